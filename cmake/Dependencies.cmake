@@ -1,0 +1,29 @@
+# Every library the build links, from Debian 12 unless said otherwise.
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC REQUIRED)
+find_package(prometheus-cpp REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(SQLite3 REQUIRED)
+include(GoogleTest)
+
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+
+# UCX: Debian's for machines without a GPU, or the PyPI wheel libucx-cu13, whose CMake package is found
+# with -DCMAKE_PREFIX_PATH=<site-packages>/libucx.
+find_package(ucx REQUIRED)
+
+# CUDA code is compiled wherever nvcc 13 is found; elsewhere the CPU backend is the only one.
+include(CheckLanguage)
+check_language(CUDA)
+set(SLUICE_CUDA OFF)
+if(CMAKE_CUDA_COMPILER)
+  set(SLUICE_CUDA ON)
+endif()

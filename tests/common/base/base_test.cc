@@ -1,0 +1,60 @@
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "common/base/clock.h"
+#include "common/base/file_map.h"
+#include "common/base/queue.h"
+#include "common/base/random_id.h"
+#include "common/base/status.h"
+#include "common/base/strong_id.h"
+
+namespace sluice {
+namespace {
+
+static_assert(!std::is_convertible_v<LogicalLen, KeptLen>);
+static_assert(!std::is_constructible_v<KeptLen, LogicalLen>);
+
+TEST(BoundedQueue, RefusesWhenFullAndWhenClosed) {
+  BoundedQueue<int> queue(2);
+  EXPECT_TRUE(queue.TryPush(1));
+  EXPECT_TRUE(queue.TryPush(2));
+  EXPECT_FALSE(queue.TryPush(3));
+  EXPECT_EQ(queue.PopAll(absl::ZeroDuration()), (std::vector<int>{1, 2}));
+  queue.Close();
+  EXPECT_FALSE(queue.TryPush(4));
+}
+
+TEST(BoundedQueue, WakesAWaiter) {
+  BoundedQueue<int> queue(1);
+  std::thread pusher([&] { queue.TryPush(7); });
+  std::vector<int> got;
+  while (got.empty()) got = queue.PopAll(absl::Seconds(5));
+  pusher.join();
+  EXPECT_EQ(got, std::vector<int>{7});
+}
+
+TEST(RandomId, IdsAreDistinctAndWellFormed) {
+  std::set<std::string> seen;
+  for (int i = 0; i < 1000; ++i) seen.insert(RandomId128());
+  EXPECT_EQ(seen.size(), 1000u);
+  std::string uuid = UuidV7();
+  EXPECT_EQ(uuid.size(), 36u);
+  EXPECT_EQ(uuid[14], '7');
+}
+
+TEST(FileMap, NamesTheMissingFile) {
+  auto map = FileMap::Open("/no/such/file");
+  ASSERT_FALSE(map.ok());
+  EXPECT_NE(map.status().ToString().find("/no/such/file"), std::string::npos);
+}
+
+TEST(SteadyClock, NeverGoesBack) {
+  SteadyClock clock;
+  absl::Time a = clock.Now();
+  EXPECT_LE(a, clock.Now());
+}
+
+}  // namespace
+}  // namespace sluice
