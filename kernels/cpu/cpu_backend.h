@@ -1,0 +1,27 @@
+// Role: the CPU backend: bf16 weights, f32 activations, runtime dispatch over instruction sets, one
+// persistent thread pool shared by all its queues.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/backend.h"
+
+namespace sluice {
+
+enum class CpuIsa { kAvx2, kAvx512, kAvx512Bf16 };
+
+absl::StatusOr<CpuIsa> ParseCpuIsa(absl::string_view name);  // "avx2", "avx512", "avx512_bf16"
+bool CpuSupports(CpuIsa isa);
+CpuIsa BestCpuIsa();  // of this machine; SLUICE_CHECKs that AVX2 and FMA exist
+
+struct CpuOptions {
+  CpuIsa isa = BestCpuIsa();
+  int threads = 0;  // 0: one per core this process may run on
+};
+
+// InvalidArgument if the machine lacks the instruction set.
+absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const CpuOptions& options);
+
+}  // namespace sluice
