@@ -1,0 +1,26 @@
+// Role: the selection gate: which cached rows a decode step reads. Sequences of a batch that share a kind go
+// in one call. Threads: stateless, shared by all loops.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "common/compression/resolved_gates.h"
+#include "kernels/backend.h"
+
+namespace sluice {
+
+class Selector {
+ public:
+  virtual ~Selector() = default;
+  // {p, k1, k2} of PagedKv::hsa for a sequence; p = 0 where no bounds are kept.
+  virtual std::array<int32_t, 3> parameters(const SelectionGate& gate) const = 0;
+  // Chunks of bounds that a head with `rows` rows needs.
+  virtual int ChunksFor(const SelectionGate& gate, int rows) const = 0;
+  // q, out [batch, n_q_heads, head_dim] f32; cache.slots has the batch's slots.
+  virtual void Attend(TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const = 0;
+};
+
+const Selector& SelectorOf(SelectionKind kind);
+
+}  // namespace sluice
