@@ -1,0 +1,37 @@
+// Role: one decode step of a batch: one token per sequence through all layers. Sequences whose selection
+// gates are of one kind share attention calls; everything else is shared by all. Threads: one loop (the
+// decode loop).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/compression/resolved_gates.h"
+#include "common/kvcache/decode_cache.h"
+#include "common/model/model.h"
+
+namespace sluice {
+
+struct DecodeRow {
+  SequenceKv* kv = nullptr;  // with room for one more row (ReserveAppend)
+  SelectionKind selection = SelectionKind::kDense;
+  int32_t token = 0;    // the last sampled token, whose K,V this step adds
+  LogicalLen position;  // its RoPE position
+};
+
+class DecodeStepper {
+ public:
+  DecodeStepper(const Model* model, DecodeCache* cache);
+  ~DecodeStepper();
+  // logits[i] of rows[i], [vocab]; valid until the next call. On an error no row's K,V counts as added.
+  absl::StatusOr<std::vector<absl::Span<const float>>> Run(absl::Span<const DecodeRow> rows);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,78 @@
+// Role: the layer-major prefill of one long prompt or of several short ones: every sequence goes through
+// layer l before any enters l + 1. After a layer, each sequence's retention gate picks the rows that leave;
+// after the propagation layer, its propagation gate picks the rows that go on. Why resumable: between two
+// layers the owner may send what is finished, cancel a sequence, or let another pass run. Threads: one loop
+// (the prefill loop).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/compression/resolved_gates.h"
+#include "common/kvcache/kept_layer.h"
+#include "common/model/model.h"
+
+namespace sluice {
+
+// K,V rows that precede a sequence's new tokens.
+class HistoryReader {
+ public:
+  virtual ~HistoryReader() = default;
+  virtual int rows() const = 0;
+  // Copies all rows of a layer. k, v [n_kv_heads, rows, head_dim] KV dtype; positions [n_kv_heads, rows] i32.
+  virtual absl::Status Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
+                            Ops& ops) const = 0;
+};
+
+// Receives what a pass produces, from the pass's thread.
+class PrefillSink {
+ public:
+  virtual ~PrefillSink() = default;
+  // True: OnNewRows is called. Only sequences whose history is kept.
+  virtual bool wants_new_rows() const = 0;
+  // The new tokens' full K,V of a layer, [n_kv_heads, n, head_dim], before any gate; valid during the call.
+  virtual absl::Status OnNewRows(LayerId layer, TensorView k, TensorView v, Ops& ops) = 0;
+  // A layer is final. Called once per layer, in order.
+  virtual absl::Status OnKept(LayerId layer, KeptLayer kept) = 0;
+};
+
+struct PrefillSequence {
+  std::vector<int32_t> ids;                // new tokens, at least one
+  int first_position = 0;                  // RoPE position of ids[0]
+  const HistoryReader* history = nullptr;  // null: none. Borrowed for the pass
+  ResolvedGates gates;
+  PrefillSink* sink = nullptr;  // borrowed for the pass
+};
+
+class PrefillPass {
+ public:
+  // Sequences with zero history and short prompts share matrix products; the caller decides what to batch.
+  static absl::StatusOr<std::unique_ptr<PrefillPass>> Create(const Model* model,
+                                                             std::vector<PrefillSequence> sequences);
+  ~PrefillPass();
+
+  int layers_done() const;
+  bool done() const;
+  absl::Status RunLayer();
+  // The sequence takes no part in later layers; its sink is not called again.
+  void Cancel(int sequence);
+
+  // After done(): the logits of the sequence's last token, [vocab].
+  absl::StatusOr<std::vector<float>> LastLogits(int sequence);
+
+  // Bytes a pass over `tokens` new tokens after `history` rows needs beyond the weights: one layer's K,V,
+  // hidden states and scratch.
+  static size_t ScratchBytes(const Model& model, int tokens, int history_rows);
+
+ private:
+  struct Impl;
+  explicit PrefillPass(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Rows that OnKept will deliver at most, [n_layers * n_kv_heads]: what prefill offers and decode reserves.
+std::vector<int> KeptCeilings(const KvShape& shape, const ResolvedGates& gates, int prompt_rows);
+
+}  // namespace sluice

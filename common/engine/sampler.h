@@ -1,0 +1,51 @@
+// Role: from logits to the next token. Counter-based randomness (Philox 4x32-10) keyed by (seed, choice,
+// output index): no generator state travels from prefill to decode, and a replay draws the same numbers.
+// Threads: a SampleState belongs to one sequence; functions are pure.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace sluice {
+
+struct SamplingParams {
+  float temperature = 0;  // 0: greedy
+  int top_k = 0;          // 0: off
+  float top_p = 1;
+  float min_p = 0;
+  float repetition_penalty = 1;  // over prompt and output, once per distinct id
+  float presence_penalty = 0;    // over output
+  float frequency_penalty = 0;   // over output
+  uint64_t seed = 0;
+  int max_tokens = 0;             // total output tokens, those before a replay included
+  int min_tokens = 0;             // stop ids are masked before this many
+  std::vector<int32_t> stop_ids;  // end-of-sequence ids and the request's own
+};
+
+// What penalties need to know.
+class SampleState {
+ public:
+  void AddPrompt(absl::Span<const int32_t> ids);  // only needed with a repetition penalty
+  void AddOutput(int32_t id);
+
+ private:
+  friend absl::StatusOr<int32_t> SampleToken(absl::Span<const float>, const SamplingParams&,
+                                             const SampleState&, int);
+  std::unordered_map<int32_t, int> output_counts_;
+  std::unordered_map<int32_t, bool> seen_;
+};
+
+// The token at output index `index` (0-based). InternalError("non-finite logits") when a logit is NaN or
+// +inf.
+absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const SamplingParams& params,
+                                    const SampleState& state, int index);
+
+// Does generation end with `id` as output `index`? kLength when max_tokens is reached.
+enum class StopReason { kNone, kStopId, kLength };
+StopReason CheckStop(int32_t id, const SamplingParams& params, int index);
+
+}  // namespace sluice
