@@ -20,7 +20,8 @@ namespace sluice {
 class HistoryReader {
  public:
   virtual ~HistoryReader() = default;
-  virtual int rows() const = 0;
+  // Layers may differ: an evicted history that went through propagation holds fewer rows in later layers.
+  virtual int rows(LayerId layer) const = 0;
   // Copies all rows of a layer. k, v [n_kv_heads, rows, head_dim] KV dtype; positions [n_kv_heads, rows] i32.
   virtual absl::Status Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
                             Ops& ops) const = 0;
