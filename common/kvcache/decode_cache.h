@@ -1,16 +1,15 @@
-// Role: all KV memory of a decode server: the page pool, the pool of bounds, the device tables that map
-// (slot, layer, KV head, page) to pages, and the sequences that own them.
-// Why: kept rows are ragged over layers and heads, so a page belongs to one (layer, KV head).
-// Threads: DecodeCache::NewSequence, the destructor of SequenceKv and the counters: any thread. Everything
-// else of a SequenceKv belongs to one loop at a time: the transfer loop until it is ready, the decode loop
-// afterwards.
+// Role: all KV memory of a decode server: the page pool, the pool of bounds, and the device tables that map
+// (slot, layer, KV head, page) to pages. A slot is a sequence's row in every table.
+// Why: kept rows are ragged over layers and heads, so a page belongs to one (layer, KV head); and tables that
+// stay on the device let a decode step upload nothing but its slots.
+// Threads: any. The tables' contents are written by the owner of each SequenceKv, slot by slot.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
@@ -24,19 +23,22 @@ namespace sluice {
 class SequenceKv;
 
 struct DecodeCacheOptions {
-  int n_slots = 64;            // sequences resident at once
-  int max_rows = 0;            // rows per (layer, head) a sequence may ever hold: the context length
-  size_t memory_bytes = 0;     // pages and bounds together
-  double bounds_share = 0.25;  // of memory_bytes, for chunks of bounds
+  int n_slots = 64;                  // sequences resident at once
+  int max_rows = 0;                  // rows per (layer, head) a sequence may ever hold: the context length
+  size_t memory_bytes = 0;           // tables, pages and bounds together
+  double bounds_share = 0.25;        // of what the tables leave, for chunks of bounds; 0: no HSA
+  std::vector<int> sliding_windows;  // [n_layers], 0: none in that layer; empty: none in any
 };
 
 class DecodeCache {
  public:
+  // InvalidArgument names the option; ResourceExhausted when the device cannot give memory_bytes.
   static absl::StatusOr<std::unique_ptr<DecodeCache>> Create(Backend* backend, const KvShape& shape,
                                                              const DecodeCacheOptions& options);
 
-  // selection: {p, k1, k2} for PagedKv::hsa; p = 0: no bounds. rows[layer * n_kv_heads + head]: rows to
-  // reserve. All or nothing: ResourceExhausted says what is short.
+  // selection: {p, k1, k2} as in PagedKv::hsa; p = 0: no bounds. rows[layer * n_kv_heads + head]: rows to
+  // reserve. All or nothing: ResourceExhausted says what is short, InvalidArgument what can never fit.
+  // The cache outlives its sequences.
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewSequence(std::array<int32_t, 3> selection,
                                                           absl::Span<const int> rows);
 
@@ -44,61 +46,34 @@ class DecodeCache {
   PagedKv View(LayerId layer, TensorView slots) const;
 
   const KvShape& shape() const { return shape_; }
+  int max_rows() const { return options_.max_rows; }
   int free_slots() const;
   const PagePool& pages() const { return *pages_; }
   const PagePool& chunks() const { return *chunks_; }
-  size_t memory_bytes() const;
+
+  // Rows that one chunk of bounds covers; 0 for p = 0 (see PagedKv::kChunkPages).
+  static int ChunkRows(int hsa_page);
 
  private:
   friend class SequenceKv;
   DecodeCache() = default;
+  void GiveSlot(int slot);
+  int sliding_window(int layer) const {
+    return options_.sliding_windows.empty() ? 0 : options_.sliding_windows[layer];
+  }
+
   KvShape shape_;
   DecodeCacheOptions options_;
-  int max_pages_ = 0;  // per (slot, layer, head)
-  int max_chunks_ = 0;
   std::unique_ptr<PagePool> pages_, chunks_;
-  Buffer page_table_, chunk_table_, kept_len_, row_begin_, hsa_;
+  Buffer tables_memory_;
+  TensorView page_table_;   // [n_slots, n_layers, n_kv_heads, max_pages] i32, -1: absent
+  TensorView chunk_table_;  // [n_slots, n_layers, n_kv_heads, max_chunks] i32, -1: absent
+  TensorView kept_len_;     // [n_slots, n_layers, n_kv_heads] i32
+  TensorView row_begin_;    // [n_slots, n_layers, n_kv_heads] i32
+  TensorView hsa_;          // [n_slots, 3] i32
+  TensorView staging_;      // [n_slots, n_layers, n_kv_heads] i32: one column of a table on its way
   mutable Mutex mu_;
   std::vector<int> free_slots_ ABSL_GUARDED_BY(mu_);
-};
-
-// One sequence's rows. Gives everything back when destroyed.
-class SequenceKv {
- public:
-  ~SequenceKv();
-  int slot() const { return slot_; }
-  int kept(LayerId layer, int kv_head) const;  // rows in the cache
-
-  // Copies rows [row_begin, row_begin + n) of one head into pages and rebuilds bounds. k, v [n, head_dim] KV
-  // dtype. positions: [n] host, RoPE positions of the rows. Rows of a head come in ascending order, without
-  // gaps.
-  absl::Status Write(LayerId layer, int kv_head, int row_begin, TensorView k, TensorView v,
-                     absl::Span<const int32_t> positions, Ops& ops);
-
-  // Gives back reserved pages beyond rows-in-cache + `growth` rows. Called when all rows have arrived.
-  void Trim(int growth);
-
-  // Makes room for one more row in every (layer, head); ResourceExhausted when the pool is empty (nothing
-  // changed).
-  absl::Status ReserveAppend(Ops& ops);
-  // After the step: AppendKv ran once in every layer. position: of the appended token.
-  void Appended(int32_t position);
-
-  // First readable row of windowed layers for a query at `position`; uploads when it changed.
-  void SetWindow(LayerId layer, int sliding_window, int32_t position, Ops& ops);
-
- private:
-  friend class DecodeCache;
-  SequenceKv() = default;
-  DecodeCache* cache_ = nullptr;
-  int slot_ = -1;
-  std::array<int32_t, 3> selection_ = {};
-  struct Head {
-    std::vector<PageId> pages;
-    std::vector<PageId> chunks;
-    std::vector<int32_t> positions;  // [rows]
-  };
-  std::vector<Head> heads_;  // [n_layers * n_kv_heads]
 };
 
 }  // namespace sluice

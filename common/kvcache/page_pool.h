@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/base/strong_id.h"
 #include "kernels/backend.h"
@@ -14,11 +15,12 @@ namespace sluice {
 
 class PagePool {
  public:
-  // `page_bytes` each; the buffer holds n_pages of them.
-  PagePool(Buffer memory, size_t page_bytes);
+  // As many pages of `page_bytes` as the buffer holds. `name` says in errors what is short: "kv pages".
+  PagePool(const char* name, Buffer memory, size_t page_bytes);
 
   // All or nothing. ResourceExhausted says how many are needed and free.
   absl::StatusOr<std::vector<PageId>> Take(int n);
+  // Pages that Take() handed out and nobody gave back yet.
   void Give(absl::Span<const PageId> pages);
 
   void* data() const { return memory_.data(); }
@@ -27,6 +29,7 @@ class PagePool {
   int free_pages() const;
 
  private:
+  const char* const name_;
   const Buffer memory_;
   const size_t page_bytes_;
   const int total_;
