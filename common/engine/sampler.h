@@ -1,10 +1,12 @@
-// Role: from logits to the next token. Counter-based randomness (Philox 4x32-10) keyed by (seed, choice,
-// output index): no generator state travels from prefill to decode, and a replay draws the same numbers.
-// Threads: a SampleState belongs to one sequence; functions are pure.
+// Role: from logits to the next token: penalties, masking of stop ids, temperature, min-p, top-k, top-p,
+// draw. Counter-based randomness (Philox 4x32-10) keyed by (seed, output index): no generator state travels
+// from prefill to decode, and a replay draws the same numbers. Threads: a SampleState belongs to one
+// sequence; functions are pure.
 #pragma once
 
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,9 +23,9 @@ struct SamplingParams {
   float presence_penalty = 0;    // over output
   float frequency_penalty = 0;   // over output
   uint64_t seed = 0;
-  int max_tokens = 0;             // total output tokens, those before a replay included
-  int min_tokens = 0;             // stop ids are masked before this many
-  std::vector<int32_t> stop_ids;  // end-of-sequence ids and the request's own
+  int max_tokens = 0;                  // total output tokens, those before a replay included
+  int min_tokens = 0;                  // stop ids are masked before this many
+  std::vector<int32_t> stop_ids = {};  // end-of-sequence ids and the request's own
 };
 
 // What penalties need to know.
@@ -36,11 +38,11 @@ class SampleState {
   friend absl::StatusOr<int32_t> SampleToken(absl::Span<const float>, const SamplingParams&,
                                              const SampleState&, int);
   std::unordered_map<int32_t, int> output_counts_;
-  std::unordered_map<int32_t, bool> seen_;
+  std::unordered_set<int32_t> seen_;  // prompt and output
 };
 
-// The token at output index `index` (0-based). InternalError("non-finite logits") when a logit is NaN or
-// +inf.
+// The token at output index `index` (0-based). Equal logits: the lowest id counts as the better one.
+// InternalError("non-finite logits") when a logit is NaN or +inf, or when none is above -inf.
 absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const SamplingParams& params,
                                     const SampleState& state, int index);
 
