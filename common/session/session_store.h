@@ -99,8 +99,8 @@ class SessionStore {
   virtual absl::Status Delete(absl::string_view owner, absl::string_view session_id) = 0;
 
   // A new session of the same owner whose head is `turn_id`, or the source's head when empty. NotFound: the
-  // turn is not on the source's path. The fork takes the source's home, metadata and, unless it has no turn,
-  // its compression_json.
+  // turn is not on the source's path. The fork takes the source's home, metadata and
+  // compression_json.
   virtual absl::StatusOr<Session> Fork(absl::string_view owner, absl::string_view session_id,
                                        absl::string_view turn_id, int64_t created_unix_ms) = 0;
 

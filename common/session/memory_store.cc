@@ -1,0 +1,189 @@
+#include "common/session/memory_store.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/mutex.h"
+#include "common/base/random_id.h"
+#include "common/session/session_rules.h"
+
+namespace sluice {
+namespace {
+
+struct TurnNode {
+  Turn turn;
+  int holders = 0;  // child turns, and sessions whose head this is
+};
+
+class MemoryStore final : public SessionStore {
+ public:
+  explicit MemoryStore(const SessionLimits& limits) : limits_(limits) {}
+
+  absl::StatusOr<Session> Create(const NewSession& fresh) override {
+    if (absl::Status status = CheckNewSession(fresh); !status.ok()) return status;
+    Session session;
+    session.id = RandomId128();
+    session.owner = fresh.owner;
+    session.model = fresh.model;
+    session.metadata = fresh.metadata;
+    session.created_unix_ms = session.updated_unix_ms = fresh.created_unix_ms;
+    MutexLock lock(&mu_);
+    return Insert(std::move(session));
+  }
+
+  absl::StatusOr<Session> Get(absl::string_view owner, absl::string_view session_id) override {
+    MutexLock lock(&mu_);
+    const Session* session = Owned(owner, session_id);
+    if (session == nullptr) return SessionNotFound(session_id);
+    return *session;
+  }
+
+  absl::StatusOr<SessionPage> List(absl::string_view owner, absl::string_view page_token,
+                                   int page_size) override {
+    if (absl::Status status = CheckPageSize(page_size); !status.ok()) return status;
+    absl::StatusOr<PageCursor> cursor = DecodePageToken(page_token);
+    if (!cursor.ok()) return cursor.status();
+    MutexLock lock(&mu_);
+    SessionPage page;
+    auto mine = by_owner_.find(owner);
+    if (mine == by_owner_.end()) return page;
+    const AgeOrder& order = mine->second;
+    auto it =
+        page_token.empty() ? order.end() : order.lower_bound({cursor->created_unix_ms, cursor->session_id});
+    while (it != order.begin()) {
+      if (page.sessions.size() == static_cast<size_t>(page_size)) {
+        page.next_page_token = EncodePageToken(page.sessions.back());
+        break;
+      }
+      --it;
+      page.sessions.push_back(sessions_.at(it->second));
+    }
+    return page;
+  }
+
+  absl::Status Delete(absl::string_view owner, absl::string_view session_id) override {
+    MutexLock lock(&mu_);
+    const Session* session = Owned(owner, session_id);
+    if (session == nullptr) return SessionNotFound(session_id);
+    std::string turn_id = session->head_turn_id;
+    auto mine = by_owner_.find(session->owner);
+    mine->second.erase({session->created_unix_ms, session->id});
+    if (mine->second.empty()) by_owner_.erase(mine);
+    sessions_.erase(session_id);
+    while (!turn_id.empty()) {
+      auto node = turns_.find(turn_id);
+      if (--node->second.holders > 0) break;
+      turn_id = node->second.turn.parent_turn_id;
+      turns_.erase(node);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Session> Fork(absl::string_view owner, absl::string_view session_id,
+                               absl::string_view turn_id, int64_t created_unix_ms) override {
+    MutexLock lock(&mu_);
+    const Session* source = Owned(owner, session_id);
+    if (source == nullptr) return SessionNotFound(session_id);
+    Session fork = *source;
+    if (!turn_id.empty()) {
+      if (!OnPath(*source, turn_id)) return TurnNotOnPath(turn_id, session_id);
+      fork.head_turn_id = std::string(turn_id);
+    }
+    fork.id = RandomId128();
+    fork.created_unix_ms = fork.updated_unix_ms = created_unix_ms;
+    return Insert(std::move(fork));
+  }
+
+  absl::Status CommitTurn(absl::string_view session_id, absl::string_view expected_parent_turn_id,
+                          const Turn& turn, absl::string_view compression_json) override {
+    if (absl::Status status = CheckTurn(turn); !status.ok()) return status;
+    MutexLock lock(&mu_);
+    auto found = sessions_.find(session_id);
+    if (found == sessions_.end()) return SessionNotFound(session_id);
+    Session& session = found->second;
+    if (session.head_turn_id != expected_parent_turn_id) {
+      return StaleParent(expected_parent_turn_id, session.head_turn_id);
+    }
+    if (turns_.contains(turn.id)) return TurnExists(turn.id);
+    // The session's hold on the parent becomes the new turn's.
+    TurnNode node{turn, 1};
+    node.turn.session_id = session.id;
+    node.turn.parent_turn_id = session.head_turn_id;
+    node.turn.index = session.head_turn_id.empty() ? 0 : turns_.at(session.head_turn_id).turn.index + 1;
+    turns_.emplace(turn.id, std::move(node));
+    session.head_turn_id = turn.id;
+    session.updated_unix_ms = turn.created_unix_ms;
+    if (!compression_json.empty()) session.compression_json = std::string(compression_json);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<Turn>> Path(absl::string_view session_id, absl::string_view turn_id) override {
+    MutexLock lock(&mu_);
+    auto found = sessions_.find(session_id);
+    if (found == sessions_.end()) return SessionNotFound(session_id);
+    const Session& session = found->second;
+    if (!turn_id.empty() && !OnPath(session, turn_id)) return TurnNotOnPath(turn_id, session_id);
+    std::vector<Turn> path;
+    std::string at = turn_id.empty() ? session.head_turn_id : std::string(turn_id);
+    for (; !at.empty(); at = path.back().parent_turn_id) path.push_back(turns_.at(at).turn);
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+
+  absl::StatusOr<bool> SetHome(absl::string_view session_id, const std::optional<SessionHome>& expected,
+                               const std::optional<SessionHome>& home) override {
+    MutexLock lock(&mu_);
+    auto found = sessions_.find(session_id);
+    if (found == sessions_.end()) return SessionNotFound(session_id);
+    if (found->second.home != expected) return false;
+    found->second.home = home;
+    return true;
+  }
+
+  absl::StatusOr<int64_t> Count() override {
+    MutexLock lock(&mu_);
+    return static_cast<int64_t>(sessions_.size());
+  }
+
+ private:
+  using AgeOrder = std::set<std::pair<int64_t, std::string>>;  // (created, id), oldest first
+
+  const Session* Owned(absl::string_view owner, absl::string_view session_id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    auto found = sessions_.find(session_id);
+    return found == sessions_.end() || found->second.owner != owner ? nullptr : &found->second;
+  }
+
+  bool OnPath(const Session& session, absl::string_view turn_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    absl::string_view at = session.head_turn_id;
+    while (!at.empty() && at != turn_id) at = turns_.at(at).turn.parent_turn_id;
+    return !at.empty();
+  }
+
+  absl::StatusOr<Session> Insert(Session session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    auto mine = by_owner_.find(session.owner);
+    size_t n_sessions = mine == by_owner_.end() ? 0 : mine->second.size();
+    if (n_sessions >= static_cast<size_t>(limits_.max_sessions_per_owner)) {
+      return TooManySessions(limits_.max_sessions_per_owner);
+    }
+    if (!session.head_turn_id.empty()) ++turns_.at(session.head_turn_id).holders;
+    by_owner_[session.owner].insert({session.created_unix_ms, session.id});
+    return sessions_.emplace(session.id, std::move(session)).first->second;
+  }
+
+  const SessionLimits limits_;
+  Mutex mu_;
+  absl::flat_hash_map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, TurnNode> turns_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, AgeOrder> by_owner_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+std::unique_ptr<SessionStore> NewMemoryStore(const SessionLimits& limits) {
+  return std::make_unique<MemoryStore>(limits);
+}
+
+}  // namespace sluice

@@ -1,0 +1,84 @@
+#include "common/session/session_rules.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kIdDigits = 32;
+constexpr size_t kTimeDigits = 16;
+
+bool IsLowerHex(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+absl::string_view OrNone(absl::string_view turn_id) { return turn_id.empty() ? "none" : turn_id; }
+
+}  // namespace
+
+absl::Status CheckNewSession(const NewSession& session) {
+  if (session.metadata.size() > kMaxSessionMetadata) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metadata: at most ", kMaxSessionMetadata, " entries, got ", session.metadata.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTurn(const Turn& turn) {
+  if (turn.id.size() != kIdDigits || !IsLowerHex(turn.id)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("turn id: want ", kIdDigits, " lower-case hex digits, got '", turn.id, "'"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPageSize(int page_size) {
+  if (page_size < 1 || page_size > kMaxSessionPage) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_size: want 1 to ", kMaxSessionPage, ", got ", page_size));
+  }
+  return absl::OkStatus();
+}
+
+std::string EncodePageToken(const Session& last) {
+  return absl::StrCat(absl::Hex(static_cast<uint64_t>(last.created_unix_ms), absl::kZeroPad16), last.id);
+}
+
+absl::StatusOr<PageCursor> DecodePageToken(absl::string_view token) {
+  if (token.empty()) return PageCursor{};
+  uint64_t created = 0;
+  if (token.size() != kTimeDigits + kIdDigits || !IsLowerHex(token) ||
+      !absl::SimpleHexAtoi(token.substr(0, kTimeDigits), &created)) {
+    return absl::InvalidArgumentError(
+        "page_token: not one that a list call returned; leave it empty to start");
+  }
+  return PageCursor{static_cast<int64_t>(created), std::string(token.substr(kTimeDigits))};
+}
+
+absl::Status SessionNotFound(absl::string_view session_id) {
+  return absl::NotFoundError(absl::StrCat("no session '", session_id, "'"));
+}
+
+absl::Status TurnNotOnPath(absl::string_view turn_id, absl::string_view session_id) {
+  return absl::NotFoundError(absl::StrCat("no turn '", turn_id, "' in session '", session_id, "'"));
+}
+
+absl::Status TurnExists(absl::string_view turn_id) {
+  return absl::AlreadyExistsError(absl::StrCat("turn '", turn_id, "' is already committed"));
+}
+
+absl::Status StaleParent(absl::string_view expected, absl::string_view head) {
+  return absl::AbortedError(absl::StrCat("stale parent turn: the session is at ", OrNone(head), ", not at ",
+                                         OrNone(expected), "; read it again or fork at the parent"));
+}
+
+absl::Status TooManySessions(int limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("sessions: the limit of ", limit, " per owner is reached; delete one first"));
+}
+
+}  // namespace sluice
