@@ -33,14 +33,16 @@ class KvTransport {
   virtual absl::string_view name() const = 0;  // metric label: "loopback", "ucx"
 
   virtual absl::StatusOr<Ring> AllocateRing(size_t bytes) = 0;
-  // The peer can no longer reach the ring. Call only after Quiesce of every peer that imported it, or when
-  // they are dead.
+  // The peer can no longer reach the ring. Call only after Quiesce of every peer that imported it.
   virtual void ReleaseRing(RegionId region) = 0;
 
-  virtual std::string LocalAddress() const = 0;
+  // Where that one peer reaches us: each connection has an address of its own, so that closing it proves
+  // that nothing of the peer can land here any more.
+  virtual absl::StatusOr<std::string> LocalAddress(PeerId peer) = 0;
   virtual std::string ExportKey(RegionId region) const = 0;
 
-  // Both ends connect before either pushes. Connecting a known peer again replaces the connection.
+  // address: the peer's LocalAddress for us. Both ends connect before either pushes. AlreadyExists for a
+  // peer that is connected: a new connection is a new PeerId.
   virtual absl::Status Connect(PeerId peer, absl::string_view address) = 0;
   virtual absl::StatusOr<RemoteRegionId> ImportKey(PeerId peer, absl::string_view key) = 0;
 
@@ -52,12 +54,17 @@ class KvTransport {
   virtual absl::StatusOr<TransferId> Push(PeerId peer, RegionId local, Slice from, RemoteRegionId remote,
                                           int64_t remote_offset) = 0;
 
-  // Drives progress. kDone means every byte is visible to the peer; a final state is reported once, then
-  // forgotten.
+  // Moves bytes, both those pushed here and those that peers push to us: both ends call it in a loop while a
+  // transfer may be going on. True: something moved.
+  virtual bool Progress() = 0;
+
+  // kDone means every byte is visible to the peer; a final state is reported once, then forgotten. An
+  // unknown transfer is kFailed.
   virtual TransferState Poll(TransferId transfer) = 0;
 
-  // Closes the connection. OK means: no byte of ours will land at that peer any more. Unavailable: call
-  // again, or keep its slots quarantined.
+  // Closes the connection and forgets its transfers. OK means: it touches no local slot any more, and once
+  // ReleaseRing of the rings exported to that peer returns, no byte of the peer can land here. Unavailable:
+  // call again, and keep its slots quarantined until then. An unknown peer is OK.
   virtual absl::Status Quiesce(PeerId peer) = 0;
 };
 
