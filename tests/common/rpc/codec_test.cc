@@ -1,0 +1,99 @@
+#include <gtest/gtest.h>
+
+#include "absl/time/time.h"
+#include "common/rpc/gates_codec.h"
+#include "common/rpc/status_codec.h"
+#include "sluice/v1/errors.pb.h"
+
+namespace sluice {
+namespace {
+
+TEST(StatusCodec, DetailsSurviveTheWire) {
+  absl::Status status =
+      WithRetryAfter(WithReason(absl::ResourceExhaustedError("queue full"), "QUEUE_FULL", {{"limit", "8"}}),
+                     absl::Milliseconds(1500));
+  grpc::Status wire = ToGrpcStatus(status);
+  EXPECT_EQ(wire.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(wire.error_message(), "queue full");
+
+  v1::RpcStatus details;
+  ASSERT_TRUE(details.ParseFromString(wire.error_details()));
+  EXPECT_EQ(details.code(), 8);
+  EXPECT_EQ(details.details_size(), 2);
+
+  absl::Status back = FromGrpcStatus(wire);
+  EXPECT_EQ(back.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(back), "QUEUE_FULL");
+  EXPECT_EQ(RetryAfterOf(back), absl::Milliseconds(1500));
+}
+
+TEST(StatusCodec, FieldErrorsNameTheField) {
+  absl::Status status = BadField("sampling.temperature", "3 is not in [0, 2]");
+  EXPECT_EQ(status.message(), "sampling.temperature: 3 is not in [0, 2]");
+  v1::RpcStatus details;
+  ASSERT_TRUE(details.ParseFromString(ToGrpcStatus(status).error_details()));
+  ASSERT_EQ(details.details_size(), 1);
+  EXPECT_EQ(details.details(0).type_url(), "type.googleapis.com/google.rpc.BadRequest");
+  v1::BadRequest bad;
+  ASSERT_TRUE(bad.ParseFromString(details.details(0).value()));
+  EXPECT_EQ(bad.field_violations(0).field(), "sampling.temperature");
+  EXPECT_EQ(FieldNotServed("slo").code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(StatusCodec, EveryCodeMapsToItself) {
+  for (int code = 1; code <= 16; ++code) {
+    absl::Status status(static_cast<absl::StatusCode>(code), "x");
+    EXPECT_EQ(FromGrpcStatus(ToGrpcStatus(status)), status) << code;
+  }
+  EXPECT_TRUE(FromGrpcStatus(grpc::Status::OK).ok());
+  EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
+}
+
+TEST(StatusCodec, ALongMessageIsCutBetweenCharacters) {
+  std::string text(2047, 'a');
+  text += "\u00e9\u00e9";
+  std::string cut = ToGrpcStatus(absl::InternalError(text)).error_message();
+  EXPECT_EQ(cut, std::string(2047, 'a') + "...");
+}
+
+TEST(StatusCodec, MalformedDetailsAreDropped) {
+  grpc::Status wire(grpc::StatusCode::ABORTED, "x", "\xff\xff\xff");
+  EXPECT_EQ(FromGrpcStatus(wire), absl::AbortedError("x"));
+  absl::Status status = absl::AbortedError("x");
+  status.SetPayload("type.googleapis.com/google.rpc.RetryInfo", absl::Cord("\xff"));
+  EXPECT_EQ(RetryAfterOf(status), std::nullopt);
+}
+
+ResolvedGates AllFieldsSet() {
+  ResolvedGates gates;
+  gates.method = "sluice";
+  gates.propagation = {PropagationKind::kTsp, 5, 100, 32, {Pooling::kFading, 3, 16.5f, 4.25f}};
+  gates.retention = {RetentionKind::kSnapKv, 512, 32, 4, {Pooling::kAvg, 63, 1, 2}};
+  gates.selection = {SelectionKind::kHsa, 7, 20, 300};
+  gates.history = HistoryKind::kKeep;
+  gates.budget_tokens = 1024;
+  gates.off_reason = "why";
+  return gates;
+}
+
+TEST(GatesCodec, RoundTripKeepsEveryField) {
+  ResolvedGates gates = AllFieldsSet();
+  absl::StatusOr<ResolvedGates> back = GatesFromProto(GatesToProto(gates));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, gates);
+}
+
+TEST(GatesCodec, WhatItDoesNotKnowIsNamed) {
+  internal::v1::ResolvedGates proto = GatesToProto(AllFieldsSet());
+  proto.set_selection_kind(9);
+  EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.selection_kind: unknown kind 9");
+  proto = GatesToProto(AllFieldsSet());
+  proto.set_retention_budget(-1);
+  EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.retention_budget: -1 < 0");
+  proto = GatesToProto(AllFieldsSet());
+  proto.mutable_retention_pooling()->set_after(-1);
+  EXPECT_EQ(GatesFromProto(proto).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace sluice
