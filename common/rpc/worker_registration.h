@@ -1,0 +1,39 @@
+// Role: keeps a worker registered with the router: one stream is one lease. Reports identity first, then load
+// every third of the lease; reconnects for ever with a bounded pause. Threads: one of its own
+// ("registration"); Stop() and the destructor join it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/base/mutex.h"
+#include "common/base/thread.h"
+#include "sluice/internal/v1/worker.pb.h"
+
+namespace sluice {
+
+class WorkerRegistration {
+ public:
+  using LoadFn = std::function<internal::v1::WorkerLoad()>;  // called on the registration thread
+
+  // identity: every field but load.
+  WorkerRegistration(std::string router_address, internal::v1::WorkerReport identity, LoadFn load);
+  ~WorkerRegistration();
+
+  // Ends the stream: the router forgets this worker at once.
+  void Stop();
+
+ private:
+  void Run();
+
+  const std::string router_address_;
+  const internal::v1::WorkerReport identity_;
+  const LoadFn load_;
+  Mutex mu_;
+  CondVar wake_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  NamedThread thread_;
+};
+
+}  // namespace sluice
