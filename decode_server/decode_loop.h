@@ -12,6 +12,7 @@
 #include "common/base/thread.h"
 #include "common/engine/decode_step.h"
 #include "common/kvcache/decode_cache.h"
+#include "common/kvcache/sequence_kv.h"
 #include "common/metrics/worker_metrics.h"
 #include "decode_server/generation.h"
 

@@ -148,13 +148,13 @@ struct Encoder {
 
 }  // namespace
 
-pb::HandoffMessage ToProto(const HandoffMessage& message) {
+pb::HandoffMessage HandoffToProto(const HandoffMessage& message) {
   pb::HandoffMessage out;
   std::visit(Encoder{&out}, message);
   return out;
 }
 
-absl::StatusOr<HandoffMessage> FromProto(const pb::HandoffMessage& message) {
+absl::StatusOr<HandoffMessage> HandoffFromProto(const pb::HandoffMessage& message) {
   switch (message.message_case()) {
     case pb::HandoffMessage::kHello: {
       const pb::Hello& p = message.hello();

@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-internal::v1::HandoffMessage ToProto(const HandoffMessage& message);
+internal::v1::HandoffMessage HandoffToProto(const HandoffMessage& message);
 
 // InvalidArgument: the message has no known body, or an enumerator this build does not know.
-absl::StatusOr<HandoffMessage> FromProto(const internal::v1::HandoffMessage& message);
+absl::StatusOr<HandoffMessage> HandoffFromProto(const internal::v1::HandoffMessage& message);
 
 }  // namespace sluice

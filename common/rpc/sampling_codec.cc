@@ -2,7 +2,7 @@
 
 namespace sluice {
 
-internal::v1::SamplingParams ToProto(const SamplingParams& params) {
+internal::v1::SamplingParams SamplingToProto(const SamplingParams& params) {
   internal::v1::SamplingParams out;
   out.set_temperature(params.temperature);
   out.set_top_k(params.top_k);
@@ -18,7 +18,7 @@ internal::v1::SamplingParams ToProto(const SamplingParams& params) {
   return out;
 }
 
-SamplingParams FromProto(const internal::v1::SamplingParams& params) {
+SamplingParams SamplingFromProto(const internal::v1::SamplingParams& params) {
   SamplingParams out;
   out.temperature = params.temperature();
   out.top_k = params.top_k();

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-internal::v1::SamplingParams ToProto(const SamplingParams& params);
-SamplingParams FromProto(const internal::v1::SamplingParams& params);
+internal::v1::SamplingParams SamplingToProto(const SamplingParams& params);
+SamplingParams SamplingFromProto(const internal::v1::SamplingParams& params);
 
 }  // namespace sluice
