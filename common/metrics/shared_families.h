@@ -1,0 +1,24 @@
+// Role: the metrics that more than one kind of process has: name, help and bounds stand once.
+// Threads: as MetricsRegistry's Add methods.
+#pragma once
+
+#include <string>
+
+#include "common/metrics/metrics.h"
+
+namespace sluice::families {
+
+Gauge InFlight(MetricsRegistry* registry, const std::string& stage);     // queued prefill transfer decode
+Counter Cancelled(MetricsRegistry* registry, const std::string& stage);  // queued prefill transfer decode
+Histogram QueueSeconds(MetricsRegistry* registry, const std::string& stage);  // router prefill decode
+Histogram BatchSize(MetricsRegistry* registry);
+Histogram StepSeconds(MetricsRegistry* registry, const std::string& role);
+Gauge KvBlocks(MetricsRegistry* registry, const std::string& state);
+Gauge KvMemoryBytes(MetricsRegistry* registry, const std::string& stage, const std::string& kind);
+Counter NonFiniteLogits(MetricsRegistry* registry);
+Gauge LastForwardTimestampSeconds(MetricsRegistry* registry);
+Gauge ModelLoadProgressRatio(MetricsRegistry* registry);
+Gauge ModelLoadSeconds(MetricsRegistry* registry);
+Gauge Ready(MetricsRegistry* registry);
+
+}  // namespace sluice::families
