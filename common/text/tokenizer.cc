@@ -132,12 +132,16 @@ Tokenizer::Tokenizer(TokenizerData data)
   }
   raw_matcher_ = AddedTokenMatcher(data_.added, raw);
   normalized_matcher_ = AddedTokenMatcher(data_.added, normalized);
+  // Hugging Face decodes a token that is looked for after normalisation to its normalised text.
+  std::vector<std::string> texts = data_.tokens;
+  for (size_t i = 0; i < data_.added.size(); ++i)
+    if (!normalized[i].empty()) texts[data_.added[i].id] = normalized[i];
   byte_token_.resize(data_.tokens.size());
   for (size_t id = 0; id < data_.tokens.size(); ++id) {
     const std::string& token = data_.tokens[id];
-    bytes_.push_back(DecodedText(data_.decoder, token, false));
+    bytes_.push_back(DecodedText(data_.decoder, texts[id], false));
     if (data_.decoder.metaspace_first_vanishes)
-      first_bytes_.push_back(DecodedText(data_.decoder, token, true));
+      first_bytes_.push_back(DecodedText(data_.decoder, texts[id], true));
     byte_token_[id] = data_.decoder.byte_fallback && FallbackByte(token) >= 0;
     if (special_[id]) special_ids_.push_back(static_cast<int32_t>(id));
     if (!token.empty()) id_of_.emplace(token, static_cast<int32_t>(id));

@@ -24,8 +24,9 @@ absl::Status ForEachStep(const Json& section, const char* list_key, const std::s
                          const Visit& visit) {
   if (section.is_null()) return absl::OkStatus();
   if (!section.is_object()) return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));
-  SLUICE_ASSIGN_OR_RETURN(std::string type, StringField(section, "type", where));
-  if (type != "Sequence") return visit(section, type);
+  absl::StatusOr<std::string> type = StringField(section, "type", where);
+  if (!type.ok()) return type.status();
+  if (*type != "Sequence") return visit(section, *type);
   if (depth >= kMaxDepth) return absl::InvalidArgumentError(absl::StrCat(where, ": nested too deeply"));
   SLUICE_RETURN_IF_ERROR(CheckKeys(section, {"type", list_key}, where));
   const Json& list = FieldOrNull(section, list_key);
