@@ -11,23 +11,26 @@
 
 namespace sluice {
 
-// A preset, or gates one by one over the preset "full"; every field overrides the preset's.
+inline constexpr int kDefaultBudgetTokens = 1024;
+inline constexpr int kMinBudgetTokens = 16;
+
+// A preset, every field of which may be overridden; or gates one by one.
 struct CompressionSpec {
-  std::string preset;  // empty: the caller's default
+  std::string preset;  // empty: "full". A caller with a default of its own puts it here first
   std::optional<PropagationKind> propagation;
-  std::optional<int> tsp_layer;
-  std::optional<double> tsp_rate;  // (0, 1]
+  std::optional<int> tsp_layer;    // 0-based; default: the model's own
+  std::optional<double> tsp_rate;  // (0, 1] of the prompt
   std::optional<RetentionKind> retention;
   std::optional<SelectionKind> selection;
-  std::optional<HistoryKind> history;
+  std::optional<HistoryKind> history;  // default: keep, or evict where propagation is asked for
   std::optional<int> window;
   std::optional<Pooling> pooling;  // of retention and propagation
   std::optional<int> budget_tokens;
-  std::optional<double> keep_ratio;  // (0, 1] of the prompt; excludes budget_tokens
-  std::optional<int> min_prompt_tokens;
-  std::optional<int> split_max_tokens;  // m of the adaptive split; default min(max_tokens, 128)
-  std::optional<bool> subset_coverage;  // allow propagation with history=keep
-  std::optional<bool> fallback_full;    // on_unsupported = FALLBACK_FULL instead of an error
+  std::optional<double> keep_ratio;      // (0, 1] of the prompt; excludes budget_tokens
+  std::optional<int> min_prompt_tokens;  // below it every gate is off; default 2 * budget
+  std::optional<int> split_max_tokens;   // m of the adaptive split; default min(max_tokens, 128)
+  std::optional<bool> subset_coverage;   // allow propagation with history=keep
+  std::optional<bool> fallback_full;     // a gate that cannot be served is off, instead of an error
 };
 
 struct GateContext {
@@ -41,14 +44,19 @@ struct GateContext {
   std::optional<int> tsp_layer;  // the model's own, if known
 };
 
+// Page size, channels and tokens of HSA over a cache of `rows` rows.
+SelectionGate SplitHsa(int rows, int budget_tokens, int head_dim);
+
 // The adaptive split of RocketKV (algorithms.md §3.1).
 struct RocketSplit {
-  int cap = 0, prompt_budget = 0, page = 0, channels = 0, tokens = 0;
+  int cap = 0;            // rows at the end of m decoded tokens
+  int prompt_budget = 0;  // rows of the prompt among them; may be below the window, or not positive
+  SelectionGate selection;
 };
 RocketSplit SplitBudget(int prompt_tokens, int m, int budget_tokens, int context, int head_dim);
 
-// InvalidArgument names the field and what to change. `previous`: turn 1's gates of a session with
-// history=evict, whose numbers stay (algorithms.md §3.4); null otherwise.
+// InvalidArgument names the field and what to change. `previous`: the gates of a session's earlier turn; with
+// history=evict their numbers stay (algorithms.md §3.4) unless that turn was not compressed. Null otherwise.
 absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& spec, const GateContext& context,
                                            const ResolvedGates* previous);
 

@@ -13,10 +13,9 @@ namespace sluice {
 class Selector {
  public:
   virtual ~Selector() = default;
-  // {p, k1, k2} of PagedKv::hsa for a sequence; p = 0 where no bounds are kept.
+  // {p, k1, k2} of PagedKv::hsa for a sequence, and of DecodeCache::NewSequence; p = 0 where no bounds are
+  // kept.
   virtual std::array<int32_t, 3> parameters(const SelectionGate& gate) const = 0;
-  // Chunks of bounds that a head with `rows` rows needs.
-  virtual int ChunksFor(const SelectionGate& gate, int rows) const = 0;
   // q, out [batch, n_q_heads, head_dim] f32; cache.slots has the batch's slots.
   virtual void Attend(TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const = 0;
 };

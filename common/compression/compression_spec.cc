@@ -1,0 +1,240 @@
+#include "common/compression/compression_spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kSinks = 4;  // of streaming_llm
+constexpr int kMaxWindow = 1024;
+constexpr int kMaxKernel = 1023;
+constexpr float kMaxReach = 1024;
+constexpr int kMaxSplitTokens = 128;
+
+absl::Status Invalid(const absl::AlphaNum& a, const absl::AlphaNum& b = "", const absl::AlphaNum& c = "",
+                     const absl::AlphaNum& d = "") {
+  return absl::InvalidArgumentError(absl::StrCat("compression: ", a, b, c, d));
+}
+
+absl::StatusOr<const Preset*> FindPreset(const std::string& name) {
+  for (const Preset& preset : Presets()) {
+    if (name == preset.name || (name.empty() && preset.name == std::string("full"))) return &preset;
+  }
+  const auto append_name = [](std::string* out, const Preset& preset) { out->append(preset.name); };
+  return Invalid("unknown preset \"", name, "\"; known are ", absl::StrJoin(Presets(), ", ", append_name));
+}
+
+CompressionSpec Override(CompressionSpec spec, const CompressionSpec& with) {
+  const auto take = [&](auto CompressionSpec::*field) {
+    if ((with.*field).has_value()) spec.*field = with.*field;
+  };
+  take(&CompressionSpec::propagation);
+  take(&CompressionSpec::tsp_layer);
+  take(&CompressionSpec::tsp_rate);
+  take(&CompressionSpec::retention);
+  take(&CompressionSpec::selection);
+  take(&CompressionSpec::history);
+  take(&CompressionSpec::window);
+  take(&CompressionSpec::pooling);
+  take(&CompressionSpec::budget_tokens);
+  take(&CompressionSpec::keep_ratio);
+  take(&CompressionSpec::min_prompt_tokens);
+  take(&CompressionSpec::split_max_tokens);
+  take(&CompressionSpec::subset_coverage);
+  take(&CompressionSpec::fallback_full);
+  return spec;
+}
+
+absl::Status CheckPooling(const Pooling& pooling) {
+  if (pooling.kind == Pooling::kFading) {
+    for (float reach : {pooling.after, pooling.before}) {
+      if (!(reach > 0 && reach <= kMaxReach)) {
+        return Invalid("pooling: fading reach ", reach, " is not in (0, 1024] tokens");
+      }
+    }
+  } else if (pooling.kernel < 1 || pooling.kernel > kMaxKernel || pooling.kernel % 2 == 0) {
+    return Invalid("pooling: kernel ", pooling.kernel, " is not odd and in [1, 1023]");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanges(const CompressionSpec& spec, const GateContext& context) {
+  if (context.prompt_tokens < 1 || context.turn_tokens < 1) return Invalid("the prompt is empty");
+  if (spec.budget_tokens && spec.keep_ratio) {
+    return Invalid("budget_tokens and keep_ratio exclude each other: set one");
+  }
+  if (spec.budget_tokens && *spec.budget_tokens < kMinBudgetTokens) {
+    return Invalid("budget_tokens ", *spec.budget_tokens, " is below ", kMinBudgetTokens);
+  }
+  if (spec.keep_ratio && !(*spec.keep_ratio > 0 && *spec.keep_ratio <= 1)) {
+    return Invalid("keep_ratio ", *spec.keep_ratio, " is not in (0, 1]");
+  }
+  if (spec.tsp_rate && !(*spec.tsp_rate > 0 && *spec.tsp_rate <= 1)) {
+    return Invalid("tsp rate ", *spec.tsp_rate, " is not in (0, 1]");
+  }
+  if (spec.tsp_layer && (*spec.tsp_layer < 0 || *spec.tsp_layer > context.n_layers - 2)) {
+    return Invalid("tsp layer ", *spec.tsp_layer, " has no layer after it to save: use 0 to ",
+                   context.n_layers - 2);
+  }
+  if (spec.window && (*spec.window < 1 || *spec.window > kMaxWindow)) {
+    return Invalid("window ", *spec.window, " is not in [1, 1024]");
+  }
+  if (spec.min_prompt_tokens && *spec.min_prompt_tokens < 0) {
+    return Invalid("min_prompt_tokens ", *spec.min_prompt_tokens, " is negative");
+  }
+  if (spec.split_max_tokens && *spec.split_max_tokens < 1) {
+    return Invalid("split max_tokens ", *spec.split_max_tokens, " is not positive");
+  }
+  return spec.pooling ? CheckPooling(*spec.pooling) : absl::OkStatus();
+}
+
+void Off(std::string why, ResolvedGates& gates) {
+  if (!gates.off_reason.empty()) gates.off_reason += "; ";
+  gates.off_reason += why;
+}
+
+bool AnyGate(const ResolvedGates& gates) {
+  return gates.propagation.kind != PropagationKind::kNone || gates.retention.kind != RetentionKind::kFull ||
+         gates.selection.kind != SelectionKind::kDense;
+}
+
+// The gates' kinds, as asked for.
+ResolvedGates Kinds(const CompressionSpec& spec) {
+  ResolvedGates gates;
+  gates.propagation.kind = spec.propagation.value_or(PropagationKind::kNone);
+  gates.retention.kind = spec.retention.value_or(RetentionKind::kFull);
+  gates.selection.kind = spec.selection.value_or(SelectionKind::kDense);
+  const bool propagates = gates.propagation.kind != PropagationKind::kNone;
+  gates.history = spec.history.value_or(propagates ? HistoryKind::kEvict : HistoryKind::kKeep);
+  return gates;
+}
+
+bool SameKinds(const ResolvedGates& a, const ResolvedGates& b) {
+  return a.propagation.kind == b.propagation.kind && a.retention.kind == b.retention.kind &&
+         a.selection.kind == b.selection.kind && a.history == b.history;
+}
+
+void ResolvePropagation(const CompressionSpec& spec, const GateContext& context, int window, bool later_turn,
+                        ResolvedGates& gates) {
+  PropagationGate& gate = gates.propagation;
+  if (gate.kind == PropagationKind::kNone) return;
+  const std::optional<int> layer = spec.tsp_layer ? spec.tsp_layer : context.tsp_layer;
+  const char* off = nullptr;
+  if (gates.history == HistoryKind::kKeep && !spec.subset_coverage.value_or(false)) {
+    off = "propagation is off: history=keep needs every row of every layer (coverage=subset allows it)";
+  } else if (later_turn) {
+    off = "propagation is off: it serves the first turn of a session with history=evict only";
+  } else if (!layer) {
+    off = "propagation is off: the layer is unknown for this model (set tsp layer)";
+  }
+  if (off != nullptr) {
+    gate = PropagationGate{};
+    Off(off, gates);
+    return;
+  }
+  gate.layer = *layer;
+  gate.rows = std::max(static_cast<int>(context.prompt_tokens * spec.tsp_rate.value_or(0.2)), window);
+  gate.window = window;
+  gate.pooling = spec.pooling.value_or(Pooling{});
+}
+
+void ResolveNumbers(const CompressionSpec& spec, const GateContext& context, int budget, int window,
+                    ResolvedGates& gates) {
+  RetentionGate& retention = gates.retention;
+  retention.budget = budget;
+  int least = 0;
+  if (retention.kind == RetentionKind::kSnapKv) {
+    retention.pooling = spec.pooling.value_or(Pooling{});
+    least = window;
+  } else if (retention.kind == RetentionKind::kStreamingLlm) {
+    retention.sinks = kSinks;
+    least = kSinks + 1;
+  }
+  if (gates.selection.kind == SelectionKind::kHsa) {
+    const int m = spec.split_max_tokens.value_or(std::min(context.max_tokens, kMaxSplitTokens));
+    const RocketSplit split =
+        SplitBudget(context.prompt_tokens, m, budget, context.context, context.head_dim);
+    retention.budget = std::max(split.prompt_budget, least);
+    // Without stage one HSA faces the whole cache.
+    gates.selection = retention.kind == RetentionKind::kFull
+                          ? SplitHsa(context.prompt_tokens + m, budget, context.head_dim)
+                          : split.selection;
+  }
+  if (retention.kind == RetentionKind::kFull) retention.budget = 0;
+  const bool budgeted = retention.kind != RetentionKind::kFull || gates.selection.kind == SelectionKind::kHsa;
+  gates.budget_tokens = budgeted ? budget : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const GateContext& context,
+                                           const ResolvedGates* previous) {
+  SLUICE_ASSIGN_OR_RETURN(const Preset* preset, FindPreset(request.preset));
+  const CompressionSpec spec = Override(preset->spec, request);
+  SLUICE_RETURN_IF_ERROR(CheckRanges(spec, context));
+
+  ResolvedGates gates = Kinds(spec);
+  gates.method = SameKinds(gates, Kinds(preset->spec)) ? preset->name : "custom";
+  if (!AnyGate(gates)) return gates;
+
+  const int window = spec.window.value_or(32);
+  int budget = spec.budget_tokens.value_or(kDefaultBudgetTokens);
+  if (spec.keep_ratio) {
+    // A ratio of a short prompt may fall below what the methods can work with.
+    budget =
+        std::max({static_cast<int>(context.prompt_tokens * *spec.keep_ratio), kMinBudgetTokens, window + 1});
+  }
+  if (gates.selection.kind == SelectionKind::kHsa && context.sliding_window) {
+    if (!spec.fallback_full.value_or(false)) {
+      return Invalid(
+          "selection hsa is not served on a model with sliding-window layers: use selection dense "
+          "(preset snapkv), or allow the fallback");
+    }
+    gates.selection.kind = SelectionKind::kDense;
+    Off("selection is off: hsa is not served on a model with sliding-window layers", gates);
+  }
+  if (gates.retention.kind == RetentionKind::kSnapKv && gates.selection.kind == SelectionKind::kDense &&
+      budget <= window) {
+    return Invalid("budget_tokens ", budget, absl::StrCat(" leaves no row beside the window of ", window),
+                   ": raise budget_tokens or lower window");
+  }
+
+  const int64_t min_prompt = spec.min_prompt_tokens ? *spec.min_prompt_tokens : int64_t{2} * budget;
+  if (context.prompt_tokens < min_prompt) {
+    ResolvedGates off;
+    off.method = gates.method;
+    off.history = gates.history;
+    Off(absl::StrCat("everything is off: the prompt of ", context.prompt_tokens,
+                     " tokens is below min_prompt_tokens ", min_prompt),
+        off);
+    return off;
+  }
+
+  // The observation window holds tokens of this turn only.
+  const int turn_window = std::min(window, context.turn_tokens);
+  const bool evicted =
+      gates.history == HistoryKind::kEvict && previous != nullptr && previous->history == HistoryKind::kEvict;
+  ResolvePropagation(spec, context, turn_window, evicted, gates);
+
+  const bool keeps_numbers = evicted && AnyGate(*previous) &&
+                             previous->retention.kind == gates.retention.kind &&
+                             previous->selection.kind == gates.selection.kind;
+  if (keeps_numbers) {
+    gates.retention = previous->retention;
+    gates.selection = previous->selection;
+    gates.budget_tokens = previous->budget_tokens;
+  } else {
+    ResolveNumbers(spec, context, budget, window, gates);
+  }
+  if (gates.retention.kind == RetentionKind::kSnapKv) {
+    gates.retention.window = std::min(turn_window, gates.retention.budget);
+  }
+  return gates;
+}
+
+}  // namespace sluice

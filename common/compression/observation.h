@@ -1,0 +1,16 @@
+// Role: how much the end of the prompt attends to every row before it: what snapkv and tsp rank by.
+// Threads: stateless.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/compression/retention/retention_policy.h"
+
+namespace sluice {
+
+// [n_kv_heads, n_tokens - window] f32, from the workspace: softmax(q.k / sqrt(d)) of the last `window`
+// queries, summed over them and over the query heads of a group, then pooled along the rows. Rows of the
+// window are not scored. Precondition: 0 < window < n_tokens, and the view holds at least `window` queries.
+absl::StatusOr<TensorView> ObservationScores(const LayerView& view, int window, const Pooling& pooling,
+                                             Ops& ops, Workspace& workspace);
+
+}  // namespace sluice

@@ -1,0 +1,19 @@
+#include "common/base/status.h"
+#include "common/compression/propagation/propagation_policy.h"
+
+namespace sluice {
+
+// Every propagation method, each in the file of its name.
+const PropagationPolicy& TspPropagation();
+
+const PropagationPolicy* PropagationPolicyOf(PropagationKind kind) {
+  switch (kind) {
+    case PropagationKind::kNone:
+      return nullptr;
+    case PropagationKind::kTsp:
+      return &TspPropagation();
+  }
+  SLUICE_CHECK(false);
+}
+
+}  // namespace sluice

@@ -1,0 +1,421 @@
+#include "common/compression/compression_spec.h"
+
+#include <cmath>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+GateContext LongPrompt() {
+  GateContext context;
+  context.prompt_tokens = context.turn_tokens = 16384;
+  context.max_tokens = 512;
+  context.context = 32768;
+  context.head_dim = 128;
+  context.n_layers = 32;
+  context.tsp_layer = 15;
+  return context;
+}
+
+CompressionSpec Named(const char* preset) {
+  CompressionSpec spec;
+  spec.preset = preset;
+  return spec;
+}
+
+ResolvedGates Resolve(const CompressionSpec& spec, const GateContext& context = LongPrompt(),
+                      const ResolvedGates* previous = nullptr) {
+  auto gates = ResolveGates(spec, context, previous);
+  EXPECT_TRUE(gates.ok()) << gates.status();
+  return gates.ok() ? *gates : ResolvedGates{};
+}
+
+std::string Refusal(const CompressionSpec& spec, const GateContext& context = LongPrompt()) {
+  const auto gates = ResolveGates(spec, context, nullptr);
+  EXPECT_EQ(gates.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(gates.status().message());
+}
+
+TEST(SplitBudgetTest, PublishedTable) {
+  struct {
+    int prompt, t, cap, prompt_budget, tokens, page, channels;
+  } rows[] = {
+      {4096, 2048, 3492, 3364, 1024, 1, 75}, {8192, 512, 2430, 2302, 256, 3, 80},
+      {16384, 256, 1596, 1468, 128, 3, 61},  {32768, 256, 1617, 1489, 128, 3, 60},
+      {65536, 1024, 6383, 6255, 512, 3, 61}, {111616, 256, 1352, 1224, 128, 3, 72},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.prompt);
+    const RocketSplit split = SplitBudget(row.prompt, 128, row.t, 127500, 128);
+    EXPECT_EQ(split.cap, row.cap);
+    EXPECT_EQ(split.prompt_budget, row.prompt_budget);
+    EXPECT_EQ(split.selection.kind, SelectionKind::kHsa);
+    EXPECT_EQ(split.selection.tokens, row.tokens);
+    EXPECT_EQ(split.selection.page, row.page);
+    EXPECT_EQ(split.selection.channels, row.channels);
+    // Scoring reads as many bytes as exact attention: half of the budget each.
+    const double scoring = static_cast<double>(row.cap) * row.channels / (2.0 * split.selection.page * 128);
+    EXPECT_NEAR(scoring, row.tokens, 0.02 * row.tokens);
+  }
+}
+
+// The paper's worked example: c = 64 splits into 10.3 times less storage, then pages of 3 and 2.1 times fewer
+// channels.
+TEST(SplitBudgetTest, PaperExample) {
+  const RocketSplit split = SplitBudget(65536 - 128, 128, 1024, 127500, 128);
+  EXPECT_NEAR(65536.0 / split.cap, 10.3, 0.05);
+  EXPECT_NEAR(split.cap / 1024.0, 6.2, 0.05);
+  EXPECT_EQ(split.selection.page, 3);
+  EXPECT_NEAR(128.0 / split.selection.channels, 2.1, 0.05);
+}
+
+TEST(SplitBudgetTest, EqualsAnIndependentProgram) {
+  std::ifstream file(SLUICE_SOURCE_DIR "/tests/golden/compression/splits.json");
+  const nlohmann::json rows = nlohmann::json::parse(file);
+  ASSERT_GE(rows.size(), 300u);
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const RocketSplit split = SplitBudget(row["prompt"], row["m"], row["t"], row["context"], row["head_dim"]);
+    EXPECT_EQ(split.cap, row["cap"]);
+    EXPECT_EQ(split.prompt_budget, row["prompt_budget"]);
+    EXPECT_EQ(split.selection.tokens, row["tokens"]);
+    EXPECT_EQ(split.selection.page, row["page"]);
+    EXPECT_EQ(split.selection.channels, row["channels"]);
+  }
+}
+
+TEST(SplitBudgetTest, TheAnswerKeepsItsRoom) {
+  // 16 tokens of budget alone would keep far fewer than the 128 tokens to come.
+  EXPECT_EQ(SplitBudget(1000, 128, 16, 127500, 128).cap, 256);
+  EXPECT_EQ(SplitBudget(1000, 128, 16, 127500, 128).prompt_budget, 128);
+}
+
+TEST(SplitBudgetTest, NeverMoreChannelsThanThereAre) {
+  for (int rows = 1; rows < 20000; rows += 7) {
+    const SelectionGate gate = SplitHsa(rows, 512, 64);
+    ASSERT_GE(gate.page, 1);
+    ASSERT_GE(gate.channels, 1);
+    ASSERT_LE(gate.channels, 64);
+  }
+  EXPECT_EQ(SplitHsa(1 << 30, 16, 64).channels, 1);
+}
+
+TEST(ResolveGatesTest, TheDefaultIsFull) {
+  const ResolvedGates gates = Resolve({});
+  EXPECT_EQ(gates.method, "full");
+  EXPECT_EQ(gates, Resolve(Named("full")));
+  EXPECT_EQ(gates.propagation.kind, PropagationKind::kNone);
+  EXPECT_EQ(gates.retention.kind, RetentionKind::kFull);
+  EXPECT_EQ(gates.selection.kind, SelectionKind::kDense);
+  EXPECT_EQ(gates.history, HistoryKind::kKeep);
+  EXPECT_EQ(gates.budget_tokens, 0);
+  EXPECT_EQ(gates.off_reason, "");
+}
+
+TEST(ResolveGatesTest, PresetsAreWhatTheirNamesSay) {
+  const Pooling max7 = {.kind = Pooling::kMax, .kernel = 7}, max63 = {.kind = Pooling::kMax, .kernel = 63};
+  const Pooling fading = {.kind = Pooling::kFading, .kernel = 1, .after = 16, .before = 4};
+  const RocketSplit split = SplitBudget(16384, 128, 1024, 32768, 128);
+  const RetentionGate rocket = {.kind = RetentionKind::kSnapKv,
+                                .budget = split.prompt_budget,
+                                .window = 32,
+                                .sinks = 0,
+                                .pooling = max63};
+
+  ResolvedGates want;
+  want.budget_tokens = 1024;
+  want.method = "snapkv";
+  want.retention = {
+      .kind = RetentionKind::kSnapKv, .budget = 1024, .window = 32, .sinks = 0, .pooling = max7};
+  EXPECT_EQ(Resolve(Named("snapkv")), want);
+  want.method = "streaming_llm";
+  want.retention = {
+      .kind = RetentionKind::kStreamingLlm, .budget = 1024, .window = 0, .sinks = 4, .pooling = {}};
+  EXPECT_EQ(Resolve(Named("streaming_llm")), want);
+  want.method = "rocketkv";
+  want.retention = rocket;
+  want.selection = split.selection;
+  EXPECT_EQ(Resolve(Named("rocketkv")), want);
+  want.method = "rocketkv-mt";
+  want.history = HistoryKind::kKeep;
+  EXPECT_EQ(Resolve(Named("rocketkv-mt")), want);
+  want.method = "sluice-mt";
+  want.retention.pooling = fading;
+  EXPECT_EQ(Resolve(Named("sluice-mt")), want);
+  want.method = "sluice";
+  want.history = HistoryKind::kEvict;
+  want.propagation = {
+      .kind = PropagationKind::kTsp, .layer = 15, .rows = 3276, .window = 32, .pooling = fading};
+  EXPECT_EQ(Resolve(Named("sluice")), want);
+  EXPECT_EQ(Presets().size(), 7u);
+}
+
+TEST(ResolveGatesTest, AnUnknownPresetListsTheNames) {
+  EXPECT_THAT(
+      Refusal(Named("rocket")),
+      HasSubstr("unknown preset \"rocket\"; known are full, snapkv, streaming_llm, rocketkv, rocketkv-mt, "
+                "sluice, sluice-mt"));
+}
+
+TEST(ResolveGatesTest, OverriddenKindsAreCustomOverriddenNumbersAreNot) {
+  CompressionSpec spec = Named("rocketkv");
+  spec.pooling = Pooling{.kind = Pooling::kFading};
+  spec.budget_tokens = 256;
+  EXPECT_EQ(Resolve(spec).method, "rocketkv");
+  EXPECT_EQ(Resolve(spec).retention.pooling, *spec.pooling);
+  spec.selection = SelectionKind::kDense;
+  EXPECT_EQ(Resolve(spec).method, "custom");
+  EXPECT_EQ(Resolve(spec).retention.budget, 256);
+}
+
+TEST(ResolveGatesTest, GatesOneByOne) {
+  CompressionSpec spec;
+  spec.propagation = PropagationKind::kTsp;
+  ResolvedGates gates = Resolve(spec);
+  EXPECT_EQ(gates.method, "custom");
+  EXPECT_EQ(gates.history, HistoryKind::kEvict);  // asked for propagation, not for history
+  EXPECT_EQ(gates.propagation.rows, 3276);
+  EXPECT_EQ(gates.budget_tokens, 0);
+
+  spec = {};
+  spec.selection = SelectionKind::kHsa;  // over the full cache
+  gates = Resolve(spec);
+  EXPECT_EQ(gates.retention, RetentionGate{});
+  EXPECT_EQ(gates.selection, SplitHsa(16384 + 128, 1024, 128));
+  EXPECT_EQ(gates.budget_tokens, 1024);
+
+  spec.retention = RetentionKind::kStreamingLlm;
+  gates = Resolve(spec);
+  EXPECT_EQ(gates.retention.budget, SplitBudget(16384, 128, 1024, 32768, 128).prompt_budget);
+  EXPECT_EQ(gates.retention.sinks, 4);
+}
+
+TEST(ResolveGatesTest, BadFieldsAreNamed) {
+  const auto refuse = [](auto set) {
+    CompressionSpec spec = Named("sluice");
+    set(spec);
+    return Refusal(spec);
+  };
+  EXPECT_THAT(refuse([](auto& s) { s.budget_tokens = 15; }), HasSubstr("budget_tokens 15 is below 16"));
+  EXPECT_THAT(refuse([](auto& s) { s.keep_ratio = 0; }), HasSubstr("keep_ratio 0 "));
+  EXPECT_THAT(refuse([](auto& s) { s.keep_ratio = 1.5; }), HasSubstr("keep_ratio 1.5"));
+  EXPECT_THAT(refuse([](auto& s) { s.keep_ratio = std::nan(""); }), HasSubstr("keep_ratio"));
+  EXPECT_THAT(refuse([](auto& s) { s.keep_ratio = .5, s.budget_tokens = 64; }),
+              HasSubstr("exclude each other"));
+  EXPECT_THAT(refuse([](auto& s) { s.tsp_rate = 0; }), HasSubstr("tsp rate 0"));
+  EXPECT_THAT(refuse([](auto& s) { s.tsp_layer = 31; }), HasSubstr("tsp layer 31"));
+  EXPECT_THAT(refuse([](auto& s) { s.tsp_layer = -1; }), HasSubstr("tsp layer -1"));
+  EXPECT_THAT(refuse([](auto& s) { s.window = 0; }), HasSubstr("window 0"));
+  EXPECT_THAT(refuse([](auto& s) { s.window = 2000; }), HasSubstr("window 2000"));
+  EXPECT_THAT(refuse([](auto& s) { s.min_prompt_tokens = -1; }), HasSubstr("min_prompt_tokens -1"));
+  EXPECT_THAT(refuse([](auto& s) { s.split_max_tokens = 0; }), HasSubstr("split max_tokens 0"));
+  EXPECT_THAT(refuse([](auto& s) { s.pooling = Pooling{.kernel = 4}; }), HasSubstr("kernel 4"));
+  EXPECT_THAT(refuse([](auto& s) { s.pooling = Pooling{.kind = Pooling::kFading, .after = 0}; }),
+              HasSubstr("reach 0"));
+  EXPECT_THAT(refuse([](auto& s) { s.pooling = Pooling{.kind = Pooling::kFading, .before = 1e9f}; }),
+              HasSubstr("reach 1e+09"));
+  GateContext empty = LongPrompt();
+  empty.prompt_tokens = empty.turn_tokens = 0;
+  EXPECT_THAT(Refusal(Named("sluice"), empty), HasSubstr("prompt is empty"));
+}
+
+TEST(ResolveGatesTest, WithoutSelectionTheBudgetMustExceedTheWindow) {
+  CompressionSpec spec = Named("snapkv");
+  spec.budget_tokens = 32;
+  EXPECT_THAT(Refusal(spec), AllOf(HasSubstr("budget_tokens 32"), HasSubstr("window of 32")));
+  spec.budget_tokens = 33;
+  EXPECT_EQ(Resolve(spec).retention.budget, 33);
+  spec = Named("streaming_llm");
+  spec.budget_tokens = 16;
+  EXPECT_EQ(Resolve(spec).retention.budget, 16);
+  spec = Named("rocketkv");  // reads 16 of the rows that stage one kept
+  spec.budget_tokens = 16;
+  EXPECT_EQ(Resolve(spec).selection.tokens, 8);
+}
+
+TEST(ResolveGatesTest, KeepRatioIsAShareOfThePrompt) {
+  CompressionSpec spec = Named("snapkv");
+  spec.keep_ratio = 0.1;
+  EXPECT_EQ(Resolve(spec).retention.budget, 1638);
+  EXPECT_EQ(Resolve(spec).budget_tokens, 1638);
+  spec.min_prompt_tokens = 0;
+  GateContext context = LongPrompt();
+  context.prompt_tokens = context.turn_tokens = 100;
+  EXPECT_EQ(Resolve(spec, context).retention.budget, 33);  // ten rows would not hold the window
+}
+
+TEST(ResolveGatesTest, ShortPromptsTurnEverythingOff) {
+  CompressionSpec spec = Named("sluice");
+  GateContext context = LongPrompt();
+  context.prompt_tokens = context.turn_tokens = 2047;
+  ResolvedGates off;
+  off.method = "sluice";
+  off.off_reason = "everything is off: the prompt of 2047 tokens is below min_prompt_tokens 2048";
+  EXPECT_EQ(Resolve(spec, context), off);
+  context.prompt_tokens = 2048;
+  EXPECT_EQ(Resolve(spec, context).off_reason, "");
+  spec.min_prompt_tokens = 5000;
+  EXPECT_THAT(Resolve(spec, context).off_reason, HasSubstr("5000"));
+  // What a session remembers does not depend on the length of a turn.
+  spec.preset = "sluice-mt";
+  EXPECT_EQ(Resolve(spec, context).history, HistoryKind::kKeep);
+}
+
+TEST(ResolveGatesTest, TheWindowIsCutToTheTurn) {
+  GateContext context = LongPrompt();
+  context.turn_tokens = 5;
+  const ResolvedGates gates = Resolve(Named("sluice"), context);
+  EXPECT_EQ(gates.retention.window, 5);
+  EXPECT_EQ(gates.propagation.window, 5);
+  EXPECT_EQ(Resolve(Named("streaming_llm"), context).retention.window, 0);
+}
+
+TEST(ResolveGatesTest, TheWindowIsKeptWhereTheSplitLeavesLess) {
+  CompressionSpec spec = Named("rocketkv");
+  spec.min_prompt_tokens = 0;
+  spec.window = 200;
+  spec.split_max_tokens = 5;
+  spec.budget_tokens = 16;
+  GateContext context = LongPrompt();
+  context.prompt_tokens = context.turn_tokens = 5000;
+  ASSERT_LT(SplitBudget(5000, 5, 16, 32768, 128).prompt_budget, 200);
+  EXPECT_EQ(Resolve(spec, context).retention.budget, 200);
+  EXPECT_EQ(Resolve(spec, context).retention.window, 200);
+}
+
+TEST(ResolveGatesTest, TspRowsHoldAtLeastTheWindow) {
+  CompressionSpec spec = Named("sluice");
+  spec.min_prompt_tokens = 0;
+  GateContext context = LongPrompt();
+  context.prompt_tokens = context.turn_tokens = 100;
+  EXPECT_EQ(Resolve(spec, context).propagation.rows, 32);
+  spec.tsp_rate = 1;
+  EXPECT_EQ(Resolve(spec, context).propagation.rows, 100);  // all of them: never asked
+}
+
+TEST(ResolveGatesTest, TspNeedsALayer) {
+  GateContext context = LongPrompt();
+  context.tsp_layer.reset();
+  CompressionSpec spec = Named("sluice");
+  ResolvedGates gates = Resolve(spec, context);
+  EXPECT_EQ(gates.propagation, PropagationGate{});
+  EXPECT_THAT(gates.off_reason, HasSubstr("layer is unknown"));
+  EXPECT_EQ(gates.retention.kind, RetentionKind::kSnapKv);
+  EXPECT_EQ(gates.method, "sluice");
+  spec.tsp_layer = 7;
+  gates = Resolve(spec, context);
+  EXPECT_EQ(gates.propagation.layer, 7);
+  EXPECT_EQ(gates.off_reason, "");
+}
+
+TEST(ResolveGatesTest, AKeptHistoryForbidsPropagationUnlessASubsetWillDo) {
+  CompressionSpec spec = Named("sluice");
+  spec.history = HistoryKind::kKeep;
+  EXPECT_EQ(Resolve(spec).propagation.kind, PropagationKind::kNone);
+  EXPECT_THAT(Resolve(spec).off_reason, HasSubstr("history=keep"));
+  spec.subset_coverage = true;
+  EXPECT_EQ(Resolve(spec).propagation.kind, PropagationKind::kTsp);
+  EXPECT_EQ(Resolve(spec).off_reason, "");
+}
+
+TEST(ResolveGatesTest, HsaIsNotServedWithSlidingWindows) {
+  GateContext context = LongPrompt();
+  context.sliding_window = true;
+  EXPECT_THAT(Refusal(Named("rocketkv"), context), HasSubstr("sliding-window"));
+  CompressionSpec spec = Named("rocketkv");
+  spec.fallback_full = true;
+  const ResolvedGates gates = Resolve(spec, context);
+  EXPECT_EQ(gates.selection, SelectionGate{});
+  EXPECT_EQ(gates.retention.budget, 1024);  // dense reads what is kept: the budget bounds that now
+  EXPECT_THAT(gates.off_reason, HasSubstr("hsa is not served"));
+  EXPECT_EQ(gates.method, "rocketkv");
+  EXPECT_EQ(Resolve(Named("snapkv"), context).off_reason, "");
+}
+
+TEST(ResolveGatesTest, SeveralReasonsAreAllTold) {
+  GateContext context = LongPrompt();
+  context.sliding_window = true;
+  context.tsp_layer.reset();
+  CompressionSpec spec = Named("sluice");
+  spec.fallback_full = true;
+  EXPECT_THAT(Resolve(spec, context).off_reason,
+              AllOf(HasSubstr("hsa is not served"), HasSubstr("; "), HasSubstr("layer is unknown")));
+}
+
+TEST(ResolveGatesTest, AnEvictedHistoryKeepsTurnOnesNumbersButItsOwnWindow) {
+  const ResolvedGates first = Resolve(Named("sluice"));
+  GateContext context = LongPrompt();
+  context.prompt_tokens = 20000;
+  context.turn_tokens = 20;
+  const ResolvedGates second = Resolve(Named("sluice"), context, &first);
+  EXPECT_EQ(second.selection, first.selection);
+  EXPECT_EQ(second.retention.budget, first.retention.budget);
+  EXPECT_EQ(second.retention.pooling, first.retention.pooling);
+  EXPECT_EQ(second.retention.window, 20);
+  EXPECT_EQ(second.budget_tokens, first.budget_tokens);
+  EXPECT_EQ(second.propagation, PropagationGate{});
+  EXPECT_THAT(second.off_reason, HasSubstr("first turn"));
+
+  ResolvedGates kept = first;
+  kept.retention.budget = 100;
+  EXPECT_EQ(Resolve(Named("rocketkv"), context, &kept).retention.budget, 100);
+}
+
+TEST(ResolveGatesTest, AKeptHistoryIsSplitAnewEachTurn) {
+  const ResolvedGates first = Resolve(Named("rocketkv-mt"));
+  GateContext context = LongPrompt();
+  context.prompt_tokens = 20000;
+  context.turn_tokens = 50;
+  EXPECT_EQ(Resolve(Named("rocketkv-mt"), context, &first).retention.budget,
+            SplitBudget(20000, 128, 1024, 32768, 128).prompt_budget);
+}
+
+TEST(ResolveGatesTest, AFirstTurnThatWasTooShortSetsNoNumbers) {
+  GateContext context = LongPrompt();
+  context.prompt_tokens = context.turn_tokens = 50;
+  const ResolvedGates first = Resolve(Named("rocketkv"), context);
+  ASSERT_EQ(first.retention.kind, RetentionKind::kFull);
+  const ResolvedGates second = Resolve(Named("rocketkv"), LongPrompt(), &first);
+  EXPECT_EQ(second.retention.budget, SplitBudget(16384, 128, 1024, 32768, 128).prompt_budget);
+}
+
+// The identity setting of rocketkv: it keeps every row and reads every row.
+TEST(ResolveGatesTest, RocketKvWithTwiceTheBudgetIsFull) {
+  CompressionSpec spec = Named("rocketkv");
+  spec.min_prompt_tokens = 0;
+  GateContext context = LongPrompt();
+  for (int prompt : {1, 40, 500, 8000}) {
+    for (int max_tokens : {1, 16, 128, 600}) {
+      context.prompt_tokens = context.turn_tokens = prompt;
+      context.max_tokens = max_tokens;
+      spec.budget_tokens = std::max(16, 2 * (prompt + max_tokens));
+      const ResolvedGates gates = Resolve(spec, context);
+      EXPECT_GE(gates.retention.budget, prompt);
+      EXPECT_GE(gates.selection.tokens, prompt + max_tokens);
+      EXPECT_EQ(gates.selection.page, 1);
+      EXPECT_EQ(gates.selection.channels, 128);
+    }
+  }
+}
+
+TEST(ResolveGatesTest, TheSplitReservesAtMost128TokensForTheAnswer) {
+  GateContext context = LongPrompt();
+  context.max_tokens = 10000;
+  EXPECT_EQ(Resolve(Named("rocketkv"), context), Resolve(Named("rocketkv")));
+  context.max_tokens = 32;
+  const int want = SplitBudget(16384, 32, 1024, 32768, 128).prompt_budget;
+  EXPECT_EQ(Resolve(Named("rocketkv"), context).retention.budget, want);
+  CompressionSpec spec = Named("rocketkv");
+  spec.split_max_tokens = 32;
+  EXPECT_EQ(Resolve(spec).retention.budget, want);
+}
+
+}  // namespace
+}  // namespace sluice
