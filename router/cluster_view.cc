@@ -1,0 +1,203 @@
+#include "router/cluster_view.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+std::string FieldText(const Message& message, const FieldDescriptor* field) {
+  const Reflection* reflection = message.GetReflection();
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) return reflection->GetString(message, field);
+  return absl::StrCat(reflection->GetInt32(message, field));
+}
+
+absl::Status CheckReport(const internal::v1::WorkerReport& report) {
+  if (report.name().empty()) return absl::InvalidArgumentError("name: empty; give the worker a --name");
+  if (report.incarnation().empty()) return absl::InvalidArgumentError("incarnation: empty");
+  if (report.address().empty()) return absl::InvalidArgumentError("address: empty");
+  if (report.role() != "prefill" && report.role() != "decode") {
+    return absl::InvalidArgumentError(absl::StrCat("role: \"", report.role(), "\" is not prefill or decode"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* RoleName(WorkerRole role) { return role == WorkerRole::kPrefill ? "prefill" : "decode"; }
+
+const char* StateName(WorkerState state) {
+  switch (state) {
+    case WorkerState::kJoining:
+      return "joining";
+    case WorkerState::kReady:
+      return "ready";
+    case WorkerState::kLost:
+      return "lost";
+  }
+  return "";
+}
+
+std::string FirstDifference(const internal::v1::ModelIdentity& ours,
+                            const internal::v1::ModelIdentity& theirs) {
+  const google::protobuf::Descriptor* descriptor = internal::v1::ModelIdentity::descriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const FieldDescriptor* field = descriptor->field(i);
+    std::string our_text = FieldText(ours, field);
+    std::string their_text = FieldText(theirs, field);
+    if (our_text != their_text) {
+      return absl::StrCat(field->name(), ": router has ", our_text, ", worker has ", their_text);
+    }
+  }
+  return "";
+}
+
+ClusterView::ClusterView(internal::v1::ModelIdentity own, const ClusterOptions& options)
+    : own_(std::move(own)), options_(options) {}
+
+absl::Status ClusterView::Register(const internal::v1::WorkerReport& report, absl::Time now) {
+  if (absl::Status status = CheckReport(report); !status.ok()) return status;
+  std::string difference = FirstDifference(own_, report.model());
+  if (!difference.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model.", difference, "; start router and workers with the same --model"));
+  }
+  WorkerRole role = report.role() == "prefill" ? WorkerRole::kPrefill : WorkerRole::kDecode;
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    const WorkerInfo& other = it->second.info;
+    bool same = it->first == report.incarnation() || (other.role == role && other.ref.name == report.name());
+    if (same && other.state != WorkerState::kLost) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "a live ", report.role(), " worker is registered as ", other.ref.name, " (lease ends in ",
+          absl::FormatDuration(it->second.lease_end - now), "); give this one another --name"));
+    }
+    it = same ? workers_.erase(it) : std::next(it);
+  }
+  if (static_cast<int>(workers_.size()) >= options_.max_workers) {
+    return absl::ResourceExhaustedError(absl::StrCat("the router takes ", options_.max_workers, " workers"));
+  }
+  Worker worker;
+  worker.info.ref = {report.name(), report.incarnation(), report.address()};
+  worker.info.role = role;
+  worker.info.model = report.model().name();
+  worker.info.load = report.load();
+  worker.info.state = report.load().ready() ? WorkerState::kReady : WorkerState::kJoining;
+  worker.lease_end = now + options_.lease;
+  workers_.emplace(report.incarnation(), std::move(worker));
+  return absl::OkStatus();
+}
+
+absl::Status ClusterView::Renew(absl::string_view incarnation, const internal::v1::WorkerLoad& load,
+                                absl::Time now) {
+  auto it = workers_.find(incarnation);
+  if (it == workers_.end() || it->second.info.state == WorkerState::kLost) {
+    return absl::NotFoundError("the lease ran out; register again");
+  }
+  it->second.info.load = load;
+  it->second.info.state = load.ready() ? WorkerState::kReady : WorkerState::kJoining;
+  it->second.lease_end = now + options_.lease;
+  return absl::OkStatus();
+}
+
+void ClusterView::Lose(Worker* worker, absl::Time now) {
+  worker->info.state = WorkerState::kLost;
+  worker->lease_end = now;
+}
+
+bool ClusterView::Leave(absl::string_view incarnation, absl::Time now) {
+  auto it = workers_.find(incarnation);
+  if (it == workers_.end() || it->second.info.state == WorkerState::kLost) return false;
+  Lose(&it->second, now);
+  return true;
+}
+
+std::vector<std::string> ClusterView::Expire(absl::Time now) {
+  std::vector<std::string> lost;
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    Worker& worker = it->second;
+    if (worker.info.state == WorkerState::kLost) {
+      it = now - worker.lease_end >= options_.remember_lost ? workers_.erase(it) : std::next(it);
+      continue;
+    }
+    if (now >= worker.lease_end) {
+      Lose(&worker, now);
+      lost.push_back(it->first);
+    }
+    ++it;
+  }
+  return lost;
+}
+
+void ClusterView::Avoid(absl::string_view incarnation, absl::Time until) {
+  auto it = workers_.find(incarnation);
+  if (it != workers_.end()) it->second.avoid_until = std::max(it->second.avoid_until, until);
+}
+
+void ClusterView::AddLoad(absl::string_view incarnation, int requests, int64_t tokens) {
+  auto it = workers_.find(incarnation);
+  if (it == workers_.end()) return;
+  it->second.requests += requests;
+  it->second.tokens += tokens;
+}
+
+absl::StatusOr<WorkerRef> ClusterView::Pick(WorkerRole role, const RoutePolicy& policy,
+                                            const RouteQuery& query, const std::set<std::string>& excluded,
+                                            absl::Time now) const {
+  std::vector<const Worker*> workers;
+  bool any_ready = false;
+  for (const auto& [incarnation, worker] : workers_) {
+    if (worker.info.role != role || worker.info.state != WorkerState::kReady) continue;
+    any_ready = true;
+    if (worker.avoid_until <= now && !excluded.count(incarnation)) workers.push_back(&worker);
+  }
+  if (!any_ready) return absl::UnavailableError(absl::StrCat("no ready ", RoleName(role), " worker"));
+  if (workers.empty())
+    return absl::ResourceExhaustedError(absl::StrCat("all ", RoleName(role), " workers are busy"));
+  std::sort(workers.begin(), workers.end(),
+            [](const Worker* a, const Worker* b) { return a->info.ref.name < b->info.ref.name; });
+  std::vector<Candidate> candidates;
+  for (const Worker* worker : workers) {
+    const internal::v1::WorkerLoad& load = worker->info.load;
+    candidates.push_back({worker->info.ref.name, worker->info.ref.incarnation,
+                          std::max(worker->requests, load.running() + load.queued()),
+                          std::max<int64_t>(worker->tokens, load.queued_tokens()), load.kv_pages_free()});
+  }
+  size_t chosen =
+      role == WorkerRole::kPrefill ? policy.Prefill(query, candidates) : policy.Decode(query, candidates);
+  return workers[chosen]->info.ref;
+}
+
+bool ClusterView::Usable(const WorkerRef& worker, absl::Time now) const {
+  auto it = workers_.find(worker.incarnation);
+  return it != workers_.end() && it->second.info.state == WorkerState::kReady &&
+         it->second.avoid_until <= now;
+}
+
+std::vector<WorkerInfo> ClusterView::List(absl::Time now) const {
+  std::vector<WorkerInfo> list;
+  for (const auto& [incarnation, worker] : workers_) {
+    list.push_back(worker.info);
+    bool lost = worker.info.state == WorkerState::kLost;
+    list.back().lease_left = lost ? absl::ZeroDuration() : worker.lease_end - now;
+  }
+  std::sort(list.begin(), list.end(), [](const WorkerInfo& a, const WorkerInfo& b) {
+    return std::tie(a.role, a.ref.name, a.ref.incarnation) < std::tie(b.role, b.ref.name, b.ref.incarnation);
+  });
+  return list;
+}
+
+int ClusterView::Count(WorkerRole role, WorkerState state) const {
+  int count = 0;
+  for (const auto& [incarnation, worker] : workers_) {
+    count += worker.info.role == role && worker.info.state == state;
+  }
+  return count;
+}
+
+}  // namespace sluice
