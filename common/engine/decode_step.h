@@ -11,22 +11,28 @@
 #include "absl/types/span.h"
 #include "common/compression/resolved_gates.h"
 #include "common/kvcache/decode_cache.h"
+#include "common/kvcache/sequence_kv.h"
 #include "common/model/model.h"
 
 namespace sluice {
 
 struct DecodeRow {
-  SequenceKv* kv = nullptr;  // with room for one more row (ReserveAppend)
+  SequenceKv* kv = nullptr;  // of the stepper's cache, with room for one more row (ReserveAppend)
   SelectionKind selection = SelectionKind::kDense;
   int32_t token = 0;    // the last sampled token, whose K,V this step adds
-  LogicalLen position;  // its RoPE position
+  LogicalLen position;  // its RoPE position: the tokens seen before it, however few rows were kept
 };
 
 class DecodeStepper {
  public:
-  DecodeStepper(const Model* model, DecodeCache* cache);
+  DecodeStepper(const Model* model, DecodeCache* cache);  // both outlive it
   ~DecodeStepper();
-  // logits[i] of rows[i], [vocab]; valid until the next call. On an error no row's K,V counts as added.
+
+  // The queue of the steps. SequenceKv::ReserveAppend takes it, so that a step sees the new pages.
+  Ops& ops();
+
+  // logits[i] of rows[i], [vocab]; valid until the next call. No sequence twice. On an error no row's K,V
+  // counts as added. InvalidArgument, OutOfRange: rows[i] is named.
   absl::StatusOr<std::vector<absl::Span<const float>>> Run(absl::Span<const DecodeRow> rows);
 
  private:

@@ -1,8 +1,8 @@
 // Role: the layer-major prefill of one long prompt or of several short ones: every sequence goes through
-// layer l before any enters l + 1. After a layer, each sequence's retention gate picks the rows that leave;
-// after the propagation layer, its propagation gate picks the rows that go on. Why resumable: between two
-// layers the owner may send what is finished, cancel a sequence, or let another pass run. Threads: one loop
-// (the prefill loop).
+// layer l before any enters l + 1. After a layer's attention, each sequence's retention gate picks the rows
+// that leave; at the propagation layer, its propagation gate picks the rows that go on. Rows whose results
+// nobody reads are not computed. Why resumable: between two layers the owner may send what is finished,
+// cancel a sequence, or let another pass run. Threads: one loop (the prefill loop).
 #pragma once
 
 #include <memory>
@@ -35,7 +35,7 @@ class PrefillSink {
   virtual bool wants_new_rows() const = 0;
   // The new tokens' full K,V of a layer, [n_kv_heads, n, head_dim], before any gate; valid during the call.
   virtual absl::Status OnNewRows(LayerId layer, TensorView k, TensorView v, Ops& ops) = 0;
-  // A layer is final. Called once per layer, in order.
+  // A layer is final: its rows lie in memory. Called once per layer, in order.
   virtual absl::Status OnKept(LayerId layer, KeptLayer kept) = 0;
 };
 
@@ -49,13 +49,16 @@ struct PrefillSequence {
 
 class PrefillPass {
  public:
-  // Sequences with zero history and short prompts share matrix products; the caller decides what to batch.
+  // Sequences share matrix products; the caller decides what to batch. InvalidArgument says which sequence
+  // and what is wrong with it. The model outlives the pass.
   static absl::StatusOr<std::unique_ptr<PrefillPass>> Create(const Model* model,
                                                              std::vector<PrefillSequence> sequences);
   ~PrefillPass();
 
   int layers_done() const;
-  bool done() const;
+  bool done() const;  // all layers, or no sequence left
+  // An error ends the pass for all its sequences. Errors of histories and sinks come out here too: a sink
+  // that must not harm its neighbours keeps its error to itself, and the owner cancels the sequence.
   absl::Status RunLayer();
   // The sequence takes no part in later layers; its sink is not called again.
   void Cancel(int sequence);
@@ -63,8 +66,8 @@ class PrefillPass {
   // After done(): the logits of the sequence's last token, [vocab].
   absl::StatusOr<std::vector<float>> LastLogits(int sequence);
 
-  // Bytes a pass over `tokens` new tokens after `history` rows needs beyond the weights: one layer's K,V,
-  // hidden states and scratch.
+  // Upper bound of the bytes that a pass over `tokens` new tokens after `history_rows` rows needs beyond the
+  // weights and the kept layers: one layer's K,V, hidden states and scratch.
   static size_t ScratchBytes(const Model& model, int tokens, int history_rows);
 
  private:

@@ -12,12 +12,11 @@
 #include "common/base/strong_id.h"
 #include "common/kvcache/kv_shape.h"
 #include "common/model/model_shape.h"
+#include "common/model/model_weights.h"
 #include "kernels/backend.h"
 #include "kernels/workspace.h"
 
 namespace sluice {
-
-class WeightFile;
 
 struct LoadOptions {
   DType kv_dtype = DType::kBF16;         // kF32 only in tests
@@ -26,9 +25,14 @@ struct LoadOptions {
 
 class Model {
  public:
-  // ResourceExhausted states the arithmetic when the weights cannot fit.
-  static absl::StatusOr<std::unique_ptr<Model>> Load(const ModelShape& shape, const WeightFile& weights,
+  // Rows of hidden states that go through a normalisation or an MLP at a time.
+  static constexpr int64_t kChunkRows = 1024;
+
+  // ResourceExhausted states the arithmetic when the weights cannot fit. The backend outlives the model; the
+  // weights are read once.
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const ModelShape& shape, const ModelWeights& weights,
                                                      Backend* backend, const LoadOptions& options);
+  ~Model();
 
   const ModelShape& shape() const { return shape_; }
   const KvShape& kv_shape() const { return kv_shape_; }
@@ -49,8 +53,7 @@ class Model {
   absl::StatusOr<QkvViews> Qkv(LayerId layer, TensorView hidden, TensorView positions, Ops& ops,
                                Workspace& workspace) const;
 
-  // hidden += o_proj(attention); hidden += mlp(norm(hidden)), in chunks of rows. attention [n, n_q_heads,
-  // head_dim] f32.
+  // hidden += o_proj(attention); hidden += mlp(norm(hidden)). attention [n, n_q_heads, head_dim] f32.
   absl::Status Finish(LayerId layer, TensorView attention, TensorView hidden, Ops& ops,
                       Workspace& workspace) const;
 
@@ -58,16 +61,18 @@ class Model {
   absl::StatusOr<TensorView> Logits(TensorView hidden, Ops& ops, Workspace& workspace) const;
 
  private:
-  Model() = default;
   struct Layer;
+  friend class ModelLoader;
+  Model() = default;
+
   ModelShape shape_;
   KvShape kv_shape_;
   Backend* backend_ = nullptr;
   size_t weight_bytes_ = 0;
   std::unique_ptr<Matrix> embedding_;
   std::unique_ptr<Matrix> head_;  // null: tied
-  Buffer final_norm_;
-  Buffer cos_sin_;  // [context, head_dim] f32
+  Buffer final_norm_;             // [hidden] f32
+  Buffer cos_sin_;                // [context, head_dim] f32
   std::vector<Layer> layers_;
 };
 
