@@ -35,6 +35,7 @@ class ArchitectureKeys {
   ArchitectureKeys(const GgufFile& file, absl::string_view architecture)
       : file_(file), prefix_(absl::StrCat(architecture, ".")) {}
 
+  std::string FullName(absl::string_view key) const { return absl::StrCat(prefix_, key); }
   bool Has(absl::string_view key) const { return file_.Has(absl::StrCat(prefix_, key)); }
 
   absl::StatusOr<int> Int(absl::string_view key, int min, int max) {
@@ -119,8 +120,9 @@ absl::Status ReadSizes(const GgufFile& file, ArchitectureKeys& keys, ModelShape*
     return absl::InvalidArgumentError(
         absl::StrCat(file.path(), ": tensor token_embd.weight: is not [vocabulary, ", shape->hidden, "]"));
   shape->vocab = static_cast<int>(embedding.rows());
-  return CheckShape(*shape, file.path(),
-                    {"attention.head_count", "attention.head_count_kv", "attention.key_length"});
+  std::string q = keys.FullName("attention.head_count"), kv = keys.FullName("attention.head_count_kv"),
+              dim = keys.FullName("attention.key_length");
+  return CheckShape(*shape, file.path(), {q, kv, dim});
 }
 
 // Llama 3's scaling comes as a tensor of divisors, one for each rotary pair.
