@@ -52,6 +52,7 @@ class PushLanes {
   Flight* Stage(PeerId peer, SlabReady slab, size_t bytes);
   char* data(const Flight& flight) const;
   absl::Status Push(Flight* flight, absl::Time now);  // an error cancels
+  // Gives the slots back: before Push, or instead of the announcement.
   void Cancel(Flight* flight);
 
   struct Ended {

@@ -30,8 +30,8 @@ struct HandoffReceiverOptions {
   size_t slot_bytes = 1 << 20;
   absl::Duration lease = absl::Seconds(30);  // renewed by two thirds of it
   absl::Duration busy_retry_after = absl::Milliseconds(500);
-  absl::Duration drain_timeout = absl::Seconds(5);  // then an unacknowledged Abort counts as quarantined
-  absl::Duration result_ttl = absl::Minutes(10);    // stored results and tombstones
+  absl::Duration abort_resend = absl::Seconds(1);  // an Abort without its AbortAck is sent again
+  absl::Duration result_ttl = absl::Minutes(10);   // stored results and tombstones
   int max_results = 16384;
   int max_peers = 64;
 };
@@ -87,13 +87,17 @@ class HandoffReceiver {
     std::vector<SlotRecord> records;
     HelloAck ack;
   };
+  struct Arrived {
+    PeerId peer;  // whose ring holds it
+    SlabReady slab;
+  };
   struct Attempt {
     HandoffIds ids;
-    PeerId peer;
+    PeerId peer;  // the stream of the sender's last message
     int n_prompt = 0;
     std::vector<LayerProgress> layers;
-    int next_seq = 0;                // slabs are scattered in order
-    std::map<int, SlabReady> early;  // they wait in their slots
+    int next_seq = 0;              // slabs are scattered in order
+    std::map<int, Arrived> early;  // by seq; they wait in their slots
     std::optional<Seal> seal;
     Manifest manifest;
     absl::Time lease_until, deadline;
@@ -105,10 +109,10 @@ class HandoffReceiver {
     HandoffReason reason = HandoffReason::kNone;
     std::string detail;
   };
-  struct Draining {  // we aborted; the sender has not said that it stopped pushing
+  struct Draining {  // ended here; the sender has not said yet that it stopped pushing
     PeerId peer;
-    absl::Time since;
-    bool quarantined = false;
+    sluice::Abort abort;
+    absl::Time resend_at;
   };
   struct LostRing {
     PeerId peer;
@@ -124,13 +128,14 @@ class HandoffReceiver {
   void On(PeerId peer, const AbortAck& ack, absl::Time now);
   void On(PeerId peer, const Renew& renew, absl::Time now);
 
+  absl::Status OpenPeer(PeerId peer, const Hello& hello);
   bool Fenced(PeerId peer, const HandoffIds& ids);
   Attempt* Find(PeerId peer, const HandoffIds& ids);
   absl::Status CheckOffer(const Offer& offer) const;
   void Refuse(PeerId peer, const Offer& offer, RejectReason reason, const std::string& detail);
   void Answer(PeerId peer, const HandoffIds& ids);  // the stored result of an attempt that is not live
-  void Take(Attempt* attempt, const SlabReady& slab, absl::Time now);
-  void TakeInOrder(Attempt* attempt, const SlabReady& slab, absl::Time now);
+  bool Take(Attempt* attempt, const Arrived& arrived, absl::Time now);
+  void TakeInOrder(Attempt* attempt, const Arrived& arrived, absl::Time now);
   void Reply(PeerId peer, const SlotUse& slot, HandoffMessage message);
   void MaybeReady(Attempt* attempt, absl::Time now);
   void End(Attempt* attempt, HandoffReason reason, const std::string& detail, bool tell_peer, absl::Time now);

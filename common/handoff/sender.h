@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -116,30 +117,34 @@ class HandoffSender {
   struct Slab {
     SlabHeader header;
     uint32_t crc32c = 0;
-    int sent = 0;  // SlabReady messages of this slab
     int retries = 0;
+    bool announced = false;
     bool acked = false;
   };
   struct Attempt {
     OfferSpec spec;
-    State state = State::kIdle;
     HandoffIds ids;
+    State state = State::kIdle;
     std::vector<const KeptLayer*> layers;
     std::vector<Slab> slabs;  // by seq
-    int cut_layers = 0;       // of `layers`, into slabs
-    std::deque<int> to_push;  // seq
-    int unsent = 0;           // slabs without their first SlabReady
-    int acked = 0;
+    size_t cut_layers = 0;    // of `layers`, into slabs
+    std::deque<int> to_push;  // seq; a retry goes to the front
+    int unannounced = 0;      // slabs without a SlabReady yet
+    int unacked = 0;          // slabs without their SlabAck
+    int outstanding = 0;      // slabs pushed and not answered
     std::optional<SealInfo> seal;
-    absl::Time since;     // the state's own clock: Offer, last Seal, start of draining
-    absl::Time progress;  // the last SlabAck, or the Push that ended an idle time
-    absl::Time lease_until, renew_at;
+    uint64_t digest = 0;  // of the Seal that was sent
+    absl::Time since;     // the state's own clock: Offer, the last Seal, the start of draining
+    absl::Time progress;  // the last answer for a slab, or the Push after an idle time
     absl::Duration lease = absl::ZeroDuration();
-    std::optional<absl::Time> orphaned;  // sealed, and its stream is gone since then
-    bool answer_abort = false;           // the other end aborted: it waits for AbortAck
+    absl::Time lease_until, renew_at;
+    std::optional<absl::Time> orphaned;  // sealed, all slabs acknowledged, and its stream is gone since then
+    bool offered = false;                // the peer knows of it: it must be told how it ends
+    bool peer_aborted = false;           // the peer waits for AbortAck
     std::string abort_reason;
     absl::Time first_push;
     HandoffStats stats;
+    bool live() const { return state != State::kDraining && state != State::kQuarantined; }
   };
   enum class PeerState { kShakingHands, kProbing, kReady };
   struct Peer {
@@ -162,23 +167,26 @@ class HandoffSender {
   void On(PeerId peer, const sluice::Abort& abort, absl::Time now);
   void On(PeerId peer, const Renew& renew, absl::Time now);
 
-  Attempt* Find(PeerId peer, const HandoffIds& ids);
+  Attempt* Find(const HandoffIds& ids);  // null unless it lives and the incarnations agree
+  void ProbePeers(absl::Time now);
   void PeerReady(PeerId peer, Peer* state, double rate, absl::Time now);
-  void DropPeer(PeerId peer, const std::string& why, absl::Time now);
   void PeerDown(PeerId peer, const absl::Status& why, absl::Time now);
+  void DropPeer(PeerId peer, const std::string& why, absl::Time now);
   void SendOffer(Attempt* attempt, absl::Time now);
   void CutLayers(Attempt* attempt);
   void Pump(absl::Time now);
   bool PushOne(PeerId peer, Peer* state, absl::Time now);
-  void PushEnded(const PushLanes::Ended& ended, absl::Time now);
-  void Retry(Attempt* attempt, int seq, HandoffReason reason, absl::Time now);
-  void MaybeSeal(Attempt* attempt, absl::Time now);
+  bool PushSlab(Attempt* attempt, absl::Time now);
+  void EndPushes(absl::Time now);
+  void Retry(Attempt* attempt, int seq, HandoffReason reason, const std::string& detail, absl::Time now);
   void SendSeal(Attempt* attempt, absl::Time now);
   void Fail(Attempt* attempt, HandoffReason reason, const std::string& detail, absl::Time now,
             absl::Duration retry_after = absl::ZeroDuration());
   void CheckClocks(Attempt* attempt, absl::Time now);
+  void ResendUnanswered(absl::Time now);
   void SendRenewals(absl::Time now);
   bool Drained(Attempt* attempt, absl::Time now);
+  void SendIfUp(PeerId peer, const HandoffMessage& message);
 
   const HandoffSenderOptions options_;
   KvTransport* const transport_;
@@ -186,7 +194,8 @@ class HandoffSender {
   std::unique_ptr<PushLanes> lanes_;
   std::map<PeerId, Peer> peers_;
   std::map<HandoffKey, Attempt> attempts_;
-  RecentMap<uint32_t> highest_attempt_;  // by handoff id
+  RecentMap<uint32_t> highest_attempt_;                 // by handoff id
+  std::vector<std::pair<PeerId, std::string>> broken_;  // given up during this Tick
   int64_t leases_expired_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/strong_id.h"
 #include "common/kvcache/kept_layer.h"
@@ -24,8 +25,8 @@ struct SlabHeader {
   std::vector<int> row_begin;  // [heads of the slab]
   std::vector<int> rows;       // [heads of the slab]
 
-  int total_rows() const {
-    int sum = 0;
+  int64_t total_rows() const {
+    int64_t sum = 0;
     for (int n : rows) sum += n;
     return sum;
   }

@@ -24,6 +24,7 @@ class SlotLedger {
   explicit SlotLedger(int n_slots) : slots_(n_slots) {}
 
   std::optional<int> Take();  // a free slot becomes busy
+  void Busy(int slot);        // the peer chose it
   void Free(int slot);        // proven idle
   void Quarantine(int slot, absl::Time now);
   void QuarantineAll(absl::Time now);  // the busy ones and the free ones: the ring is exposed to a lost peer

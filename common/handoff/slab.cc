@@ -1,0 +1,132 @@
+#include "common/handoff/slab.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+// K row, V row, position.
+size_t RowBytes(const KvShape& shape) { return 2 * shape.row_bytes() + sizeof(int32_t); }
+
+}  // namespace
+
+SlabLayout LayoutOf(const SlabHeader& header, const KvShape& shape) {
+  size_t rows = static_cast<size_t>(header.total_rows());
+  return {rows * shape.row_bytes(), 2 * rows * shape.row_bytes(), rows * RowBytes(shape)};
+}
+
+absl::StatusOr<std::vector<SlabHeader>> CutLayer(LayerId layer, absl::Span<const int> kept,
+                                                 const KvShape& shape, size_t slot_bytes) {
+  int64_t room = static_cast<int64_t>(slot_bytes / RowBytes(shape));
+  if (room == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot_bytes: ", slot_bytes, " cannot hold one row of ", RowBytes(shape), " bytes"));
+  }
+  std::vector<SlabHeader> slabs;
+  int64_t left = 0;  // room in the last slab
+  for (int head = 0; head < static_cast<int>(kept.size()); ++head) {
+    for (int row = 0; row < kept[head];) {
+      if (left == 0) {
+        slabs.push_back({layer, head, {}, {}});
+        left = room;
+      }
+      SlabHeader& slab = slabs.back();
+      // Heads without rows in between keep their place, so that an index is a head.
+      while (slab.head_begin + static_cast<int>(slab.rows.size()) < head) {
+        slab.row_begin.push_back(0);
+        slab.rows.push_back(0);
+      }
+      int n = static_cast<int>(std::min<int64_t>(left, kept[head] - row));
+      slab.row_begin.push_back(row);
+      slab.rows.push_back(n);
+      row += n;
+      left -= n;
+    }
+  }
+  return slabs;
+}
+
+void FillSlabFromHost(const KeptLayer& source, const KvShape& shape, const SlabHeader& header, char* slot) {
+  // KeptLayer has its heads one after another, so a slab is one run of its rows.
+  size_t first = static_cast<size_t>(header.row_begin[0]);
+  for (int head = 0; head < header.head_begin; ++head) first += static_cast<size_t>(source.kept[head]);
+  size_t rows = static_cast<size_t>(header.total_rows());
+  const size_t row_bytes = shape.row_bytes();
+  SlabLayout layout = LayoutOf(header, shape);
+  std::memcpy(slot, static_cast<const char*>(source.k.data()) + first * row_bytes, rows * row_bytes);
+  std::memcpy(slot + layout.v_offset, static_cast<const char*>(source.v.data()) + first * row_bytes,
+              rows * row_bytes);
+  std::memcpy(slot + layout.positions_offset, static_cast<const int32_t*>(source.positions.data()) + first,
+              rows * sizeof(int32_t));
+}
+
+std::vector<SlabRun> RunsOf(const SlabHeader& header, const KvShape& shape, const char* slab) {
+  SlabLayout layout = LayoutOf(header, shape);
+  const auto* positions = reinterpret_cast<const int32_t*>(slab + layout.positions_offset);
+  std::vector<SlabRun> runs;
+  size_t row = 0;
+  for (size_t i = 0; i < header.rows.size(); ++i) {
+    size_t n = static_cast<size_t>(header.rows[i]);
+    if (n == 0) continue;
+    runs.push_back({header.head_begin + static_cast<int>(i), header.row_begin[i], header.rows[i],
+                    slab + row * shape.row_bytes(), slab + layout.v_offset + row * shape.row_bytes(),
+                    absl::MakeConstSpan(positions + row, n)});
+    row += n;
+  }
+  return runs;
+}
+
+absl::Status CheckHeader(const SlabHeader& header, const KvShape& shape, size_t slot_bytes,
+                         const std::vector<LayerProgress>& layers) {
+  auto bad = [&](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("slab of layer ", header.layer.value(), ": ", what...));
+  };
+  if (header.layer.value() < 0 || header.layer.value() >= static_cast<int>(layers.size()))
+    return bad("the model has ", layers.size(), " layers");
+  const LayerProgress& layer = layers[header.layer.value()];
+  const int heads = shape.n_kv_heads;
+  if (header.rows.empty() || header.rows.size() != header.row_begin.size())
+    return bad(header.rows.size(), " row counts, ", header.row_begin.size(), " row begins");
+  if (header.head_begin < 0 || header.head_begin >= heads ||
+      header.rows.size() > static_cast<size_t>(heads - header.head_begin))
+    return bad("heads ", header.head_begin, " + ", header.rows.size(), " of ", heads);
+  for (size_t i = 0; i < header.rows.size(); ++i) {
+    int head = header.head_begin + static_cast<int>(i);
+    if (header.rows[i] < 0) return bad("head ", head, " has ", header.rows[i], " rows");
+    if (header.rows[i] > 0 && header.row_begin[i] != layer.kept[head])
+      return bad("head ", head, " begins at row ", header.row_begin[i], ", expected ", layer.kept[head]);
+    if (header.rows[i] > layer.ceiling[head] - layer.kept[head])
+      return bad("head ", head, " gets ", layer.kept[head], " + ", header.rows[i], " rows, ceiling ",
+                 layer.ceiling[head]);
+  }
+  if (header.total_rows() == 0) return bad("no rows");
+  if (LayoutOf(header, shape).bytes > slot_bytes)
+    return bad(LayoutOf(header, shape).bytes, " bytes in a slot of ", slot_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status CheckAndAdvance(const SlabHeader& header, const KvShape& shape, const char* slab,
+                             LogicalLen limit, LayerProgress* progress) {
+  std::vector<SlabRun> runs = RunsOf(header, shape, slab);
+  for (const SlabRun& run : runs) {
+    int32_t last = progress->last_position[run.kv_head];
+    for (int32_t position : run.positions) {
+      if (position <= last || position >= limit.value()) {
+        return absl::DataLossError(absl::StrCat("slab of layer ", header.layer.value(), ", head ",
+                                                run.kv_head, ": position ", position, " after ", last,
+                                                ", limit ", limit.value()));
+      }
+      last = position;
+    }
+  }
+  for (const SlabRun& run : runs) {
+    progress->last_position[run.kv_head] = run.positions.back();
+    progress->kept[run.kv_head] += run.n_rows;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

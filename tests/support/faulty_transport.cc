@@ -1,0 +1,78 @@
+#include "tests/support/faulty_transport.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+absl::StatusOr<Ring> FaultyTransport::AllocateRing(size_t bytes) {
+  absl::StatusOr<Ring> ring = inner_->AllocateRing(bytes);
+  if (ring.ok()) rings_[ring->region] = ring->data;
+  return ring;
+}
+
+void FaultyTransport::ReleaseRing(RegionId region) {
+  rings_.erase(region);
+  inner_->ReleaseRing(region);
+}
+
+absl::StatusOr<TransferId> FaultyTransport::Push(PeerId peer, RegionId local, Slice from,
+                                                 RemoteRegionId remote, int64_t remote_offset) {
+  ++pushes;
+  absl::Time due = clock_->Now();
+  if (bytes_per_second > 0) {
+    due = std::max(due, wire_free_) + absl::Seconds(static_cast<double>(from.bytes) / bytes_per_second);
+    wire_free_ = due;
+  }
+  bool fail = fail_pushes > 0 && fail_pushes-- > 0;
+  bool corrupt = !fail && corrupt_pushes > 0 && corrupt_pushes-- > 0;
+  TransferId id = ++next_;
+  pending_.push_back({id, peer, local, from, remote, remote_offset, due, fail, corrupt});
+  return id;
+}
+
+bool FaultyTransport::Progress() {
+  bool moved = false;
+  if (hang) return false;
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    if (it->due > clock_->Now()) {
+      ++it;
+      continue;
+    }
+    Pending push = *it;
+    it = pending_.erase(it);
+    moved = true;
+    TransferState state = TransferState::kFailed;
+    if (!push.fail) {
+      char* first = rings_.at(push.local) + push.from.offset;
+      if (push.corrupt) *first ^= 1;
+      auto inner = inner_->Push(push.peer, push.local, push.from, push.remote, push.remote_offset);
+      if (inner.ok()) {
+        inner_->Progress();
+        state = inner_->Poll(*inner);
+      }
+      if (push.corrupt) *first ^= 1;
+    }
+    ended_[push.id] = {push.peer, state};
+  }
+  return moved;
+}
+
+TransferState FaultyTransport::Poll(TransferId transfer) {
+  if (auto it = ended_.find(transfer); it != ended_.end()) {
+    TransferState state = it->second.state;
+    ended_.erase(it);
+    return state;
+  }
+  bool pending =
+      std::any_of(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.id == transfer; });
+  return pending ? TransferState::kPending : TransferState::kFailed;
+}
+
+absl::Status FaultyTransport::Quiesce(PeerId peer) {
+  if (unprovable) return absl::UnavailableError("cannot prove that the connection is idle");
+  pending_.remove_if([&](const Pending& p) { return p.peer == peer; });
+  std::erase_if(ended_, [&](const auto& entry) { return entry.second.peer == peer; });
+  return inner_->Quiesce(peer);
+}
+
+}  // namespace sluice
