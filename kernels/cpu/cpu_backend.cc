@@ -1,0 +1,105 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "kernels/cpu/cpu_memory.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/isa/kernels.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kIsaNames[] = {"avx2", "avx512", "avx512_bf16"};
+
+// The bf16 set differs from AVX-512 in its matmul only.
+constexpr IsaKernels kIsaKernels[] = {
+    {&avx2::kMatMul, &avx2::kAttention, &avx2::kDecode, &avx2::kRow},
+    {&avx512::kMatMul, &avx512::kAttention, &avx512::kDecode, &avx512::kRow},
+    {&avx512_bf16::kMatMul, &avx512::kAttention, &avx512::kDecode, &avx512::kRow},
+};
+
+int CoresOfThisProcess() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
+}
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(CpuIsa isa, int threads) : isa_(isa), pool_(threads) {}
+
+  std::string description() const override {
+    return absl::StrCat("cpu, ", kIsaNames[static_cast<int>(isa_)], ", ", pool_.threads(), " threads");
+  }
+  DeviceMemory memory() const override { return ReadCpuMemory("/"); }
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override { return AllocateCpuMemory(bytes); }
+
+  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
+                                                     const ReadRows& read) override {
+    SLUICE_CHECK(rows > 0 && cols > 0);
+    SLUICE_ASSIGN_OR_RETURN(Buffer memory, AllocateCpuMemory(PackedMatrix::packed_bytes(rows, cols)));
+    return PackedMatrix::Build(rows, cols, std::move(memory), read);
+  }
+
+  std::unique_ptr<Ops> NewOps() override {
+    return std::make_unique<CpuOps>(kIsaKernels[static_cast<int>(isa_)], &pool_);
+  }
+
+ private:
+  const CpuIsa isa_;
+  ThreadPool pool_;
+};
+
+}  // namespace
+
+absl::StatusOr<CpuIsa> ParseCpuIsa(absl::string_view name) {
+  for (int i = 0; i < 3; ++i)
+    if (name == kIsaNames[i]) return static_cast<CpuIsa>(i);
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown instruction set \"", name, "\": use avx2, avx512 or avx512_bf16"));
+}
+
+bool CpuSupports(CpuIsa isa) {
+  __builtin_cpu_init();
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  switch (isa) {
+    case CpuIsa::kAvx2:
+      return avx2;
+    case CpuIsa::kAvx512:
+      return avx512;
+    case CpuIsa::kAvx512Bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+
+CpuIsa BestCpuIsa() {
+  if (CpuSupports(CpuIsa::kAvx512Bf16)) return CpuIsa::kAvx512Bf16;
+  if (CpuSupports(CpuIsa::kAvx512)) return CpuIsa::kAvx512;
+  SLUICE_CHECK(CpuSupports(CpuIsa::kAvx2));
+  return CpuIsa::kAvx2;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const CpuOptions& options) {
+  if (!CpuSupports(options.isa))
+    return absl::InvalidArgumentError(absl::StrCat("this machine has no ",
+                                                   kIsaNames[static_cast<int>(options.isa)],
+                                                   ": choose a lower instruction set"));
+  if (options.threads < 0)
+    return absl::InvalidArgumentError(absl::StrCat("threads: ", options.threads, ": use 0 or more"));
+  int threads = options.threads > 0 ? options.threads : CoresOfThisProcess();
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(options.isa, threads));
+}
+
+}  // namespace sluice

@@ -1,0 +1,47 @@
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/status.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/paged_rows.h"
+#include "kernels/cpu/views.h"
+
+namespace sluice {
+namespace {
+
+// Bounds of every page that meets rows [begin, end), from the rows in the cache.
+template <class T>
+void RebuildBounds(const PagedRows& rows, const PageBounds& bounds, int page, int begin, int end) {
+  for (int row = begin / page * page; row < end; ++row)
+    bounds.Add(row, reinterpret_cast<const T*>(rows.k(row)));
+}
+
+}  // namespace
+
+void CpuOps::ScatterKv(TensorView k, TensorView v, const PagedKv& cache, int slot, int kv_head,
+                       int row_begin) {
+  CheckPagedKv(cache);
+  const int64_t n = k.shape[0], d = cache.head_dim;
+  SLUICE_CHECK(Is(k, cache.dtype, {n, d}) && Is(v, cache.dtype, {n, d}));
+  SLUICE_CHECK(slot >= 0 && slot < cache.kept_len.shape[0] && kv_head >= 0 && kv_head < cache.n_kv_heads);
+  SLUICE_CHECK(row_begin >= 0 && row_begin + n <= cache.page_table.shape[2] * PagedKv::kPageRows);
+  const PagedRows rows(cache, slot, kv_head);
+  const int page = HsaOf(cache, slot).page;
+  ForRange(n, 2 * d, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(rows.k(static_cast<int>(row_begin + i)), RowBytes(k, i, 0), rows.row_bytes());
+      std::memcpy(rows.v(static_cast<int>(row_begin + i)), RowBytes(v, i, 0), rows.row_bytes());
+    }
+  });
+  if (page == 0 || n == 0) return;
+  const PageBounds bounds(cache, slot, kv_head, page);
+  const int first = row_begin / page, last = static_cast<int>(row_begin + n - 1) / page;
+  ForRange(last - first + 1, 4 * page * d, [&](int64_t begin, int64_t end) {
+    const int row = static_cast<int>(first + begin) * page;
+    const int row_end = static_cast<int>(std::min((first + end) * page, row_begin + n));
+    cache.dtype == DType::kBF16 ? RebuildBounds<uint16_t>(rows, bounds, page, row, row_end)
+                                : RebuildBounds<float>(rows, bounds, page, row, row_end);
+  });
+}
+
+}  // namespace sluice

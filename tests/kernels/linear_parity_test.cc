@@ -1,0 +1,180 @@
+// Parity of matmul and the row ops.
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/bf16.h"
+#include "tests/kernels/parity.h"
+
+namespace sluice {
+namespace {
+
+using LinearParity = ParityTest;
+INSTANTIATE_TEST_SUITE_P(Backends, LinearParity, testing::ValuesIn(AllBackends()), CaseName);
+
+// x as MatMul of this backend sees it.
+Tensor Seen(const BackendCase& c, Tensor x) {
+  if (c.rounds_activations)
+    for (int64_t i = 0; i < x.host.shape[0]; ++i)
+      for (int64_t j = 0; j < x.host.shape[1]; ++j)
+        reference::Set(x.host, Bf16ToFloat(RoundToBf16(static_cast<float>(reference::Get(x.host, i, j)))), i,
+                       j);
+  return x;
+}
+
+TEST_P(LinearParity, CopyMovesStridedRows) {
+  Tensor from = Random(DType::kF32, {5, 7, 24}), to = Poisoned(DType::kF32, {5, 9, 32});
+  Tensor part = to.Slice(1, 1, 8).Slice(2, 4, 28);
+  ops().Copy(from.device, part.device);
+  for (int i = 0; i < 5; ++i)
+    for (int j = 0; j < 7; ++j)
+      for (int k = 0; k < 24; ++k) reference::Set(part.host, reference::Get(from.host, i, j, k), i, j, k);
+  ExpectSame(to, 0);
+
+  Tensor row = Random(DType::kBF16, {48}), all = Poisoned(DType::kBF16, {3, 48});
+  TensorView repeated = row.device;
+  repeated.rank = 2;
+  repeated.shape = {3, 48};
+  repeated.stride = {0, 1};
+  ops().Copy(repeated, all.device);
+  for (int i = 0; i < 3; ++i) std::memcpy(all.host.as<uint16_t>() + i * 48, row.host.data, 96);
+  ExpectSame(all, 0);
+}
+
+TEST_P(LinearParity, EmbedReadsRowsOfThePackedMatrix) {
+  for (int cols : {64, 576, 33}) {
+    auto [w, matrix] = RandomMatrix(130, cols);
+    const std::vector<int> ids = {0, 129, 5, 16, 15, 5, 64, 128};
+    Tensor rows = Ints({8}, ids), out = Poisoned(DType::kF32, {8, cols});
+    ops().Embed(*matrix, rows.device, out.device);
+    for (int i = 0; i < 8; ++i)
+      for (int c = 0; c < cols; ++c) reference::Set(out.host, reference::Get(w.host, ids[i], c), i, c);
+    ExpectSame(out, 0, absl::StrCat("cols ", cols));
+  }
+}
+
+TEST_P(LinearParity, MatMul) {
+  struct Shape {
+    int rows, cols;
+  };
+  // Odd sizes, less than a panel, panels that do not fill a vector group, several blocks of k.
+  for (Shape s :
+       {Shape{16, 16}, {1, 2}, {7, 33}, {40, 64}, {200, 576}, {1152, 384}, {96, 1025}, {130, 896}}) {
+    auto [w, matrix] = RandomMatrix(s.rows, s.cols);
+    for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 250}) {
+      if (n == 250 && s.rows > 200) continue;
+      Tensor x = Random(DType::kF32, {n, s.cols}), bias = Random(DType::kF32, {s.rows});
+      Tensor out = Poisoned(DType::kF32, {n, s.rows}), sum = Random(DType::kF32, {n, s.rows});
+      ops().MatMul(x.device, *matrix, TensorView(), false, out.device);
+      ops().MatMul(x.device, *matrix, bias.device, true, sum.device);
+      x = Seen(GetParam(), x);
+      reference::MatMul(x.host, w.host, TensorView(), false, out.host);
+      reference::MatMul(x.host, w.host, bias.host, true, sum.host);
+      const std::string what = absl::StrCat(s.rows, "x", s.cols, " n ", n);
+      ExpectSame(out, SumTolerance(s.cols, 1), what);
+      ExpectSame(sum, SumTolerance(s.cols + 2, 1), what);
+    }
+  }
+}
+
+TEST_P(LinearParity, MatMulReadsAndWritesInsideWiderRows) {
+  auto [w, matrix] = RandomMatrix(48, 64);
+  for (int n : {1, 5, 40}) {
+    Tensor wide = Random(DType::kF32, {n, 200}), out = Poisoned(DType::kF32, {n, 100});
+    Tensor x = wide.Slice(1, 70, 134), to = out.Slice(1, 3, 51);
+    ops().MatMul(x.device, *matrix, TensorView(), false, to.device);
+    x = Seen(GetParam(), x);
+    reference::MatMul(x.host, w.host, TensorView(), false, to.host);
+    ExpectSame(out, SumTolerance(64, 1));
+  }
+}
+
+// Batch of N = N singles, bit for bit.
+TEST_P(LinearParity, MatMulRowsDoNotDependOnTheirNumber) {
+  for (int cols : {896, 2050}) {
+    auto [w, matrix] = RandomMatrix(176, cols);
+    constexpr int kRows = 263;
+    Tensor x = Random(DType::kF32, {kRows, cols}), bias = Random(DType::kF32, {176});
+    Tensor single = Random(DType::kF32, {kRows, 176});
+    std::vector<char> start = Download(single);
+    for (int i = 0; i < kRows; ++i)
+      ops().MatMul(x.Slice(0, i, i + 1).device, *matrix, bias.device, true, single.Slice(0, i, i + 1).device);
+    for (int n : {2, 3, 4, 5, 6, 8, 9, 13, 33, kRows}) {
+      Tensor out = Poisoned(DType::kF32, {kRows, 176});
+      std::memcpy(out.host.data, single.host.data, kRows * 176 * sizeof(float));
+      Upload(out);
+      for (int i = 0; i < kRows; i += n) {
+        const int end = std::min(i + n, kRows);
+        ops().MatMul(x.Slice(0, i, end).device, *matrix, bias.device, true, out.Slice(0, i, end).device);
+      }
+      EXPECT_EQ(Download(out), Download(single)) << "n " << n << " cols " << cols;
+    }
+  }
+}
+
+TEST_P(LinearParity, RmsNorm) {
+  for (int c : {64, 576, 896, 37}) {
+    for (int n : {1, 3, 33}) {
+      Tensor x = Random(DType::kF32, {n, c}, 3), weight = Random(DType::kF32, {c});
+      Tensor out = Poisoned(DType::kF32, {n, c});
+      ops().RmsNorm(x.device, weight.device, 1e-5f, out.device);
+      reference::RmsNorm(x.host, weight.host, 1e-5f, out.host);
+      ExpectSame(out, ElementTolerance(4) + SumTolerance(c, 1.0 / c), absl::StrCat("c ", c));
+    }
+  }
+  // Heads inside a fused row, in place.
+  Tensor qkv = Random(DType::kF32, {5, 640}), weight = Random(DType::kF32, {64});
+  Tensor q = qkv.Slice(1, 64, 512).Heads(7);
+  ops().RmsNorm(q.device, weight.device, 1e-6f, q.device);
+  reference::RmsNorm(q.host, weight.host, 1e-6f, q.host);
+  ExpectSame(qkv, ElementTolerance(8), "heads");
+}
+
+TEST_P(LinearParity, Rope) {
+  for (int d : {64, 128, 16}) {
+    const int context = 300;
+    std::vector<float> table(context * d);
+    for (int p = 0; p < context; ++p) {
+      for (int i = 0; i < d / 2; ++i) {
+        const double angle = p * std::pow(10000.0, -2.0 * i / d);
+        table[p * d + i] = static_cast<float>(std::cos(angle));
+        table[p * d + d / 2 + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+    Tensor cos_sin = Floats({context, d}, table), positions = Ints({4}, {0, 299, 7, 150});
+    Tensor rows = Random(DType::kF32, {4, 9 * d});
+    Tensor x = rows.Slice(1, 2 * d, 5 * d).Heads(3);
+    ops().Rope(x.device, positions.device, cos_sin.device);
+    reference::Rope(x.host, positions.host, cos_sin.host);
+    ExpectSame(rows, ElementTolerance(4), absl::StrCat("d ", d));
+  }
+}
+
+TEST_P(LinearParity, SwiGlu) {
+  for (int c : {1536, 37}) {
+    Tensor gate_up = Random(DType::kF32, {3, 2 * c}, 4), out = Poisoned(DType::kF32, {3, c});
+    const float far[] = {-200, -89, -87, 87, 89, 200, 0, -0.f};
+    for (int i = 0; i < 8; ++i) gate_up.host.as<float>()[i] = far[i];
+    Upload(gate_up);
+    ops().SwiGlu(gate_up.device, out.device);
+    reference::SwiGlu(gate_up.host, out.host);
+    ExpectSame(out, ElementTolerance(1000), absl::StrCat("c ", c));
+  }
+}
+
+TEST_P(LinearParity, StoreKvRoundsToNearestEven) {
+  Tensor k = Random(DType::kF32, {11, 3 * 32}), v = Random(DType::kF32, {11, 3 * 32});
+  // Halfway cases, one past them, the largest finite f32, denormals.
+  const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3f817fff,
+                           0x7f7fffff, 0xff7f7fff, 0x00008000, 0x80018000};
+  std::memcpy(k.host.data, bits, sizeof(bits));
+  Upload(k);
+  Tensor k_out = Poisoned(kv_dtype(), {3, 20, 32}), v_out = Poisoned(kv_dtype(), {3, 20, 32});
+  Tensor k_part = k_out.Slice(1, 4, 15), v_part = v_out.Slice(1, 9, 20);
+  ops().StoreKv(k.Heads(3).device, v.Heads(3).device, k_part.device, v_part.device);
+  reference::StoreKv(k.Heads(3).host, v.Heads(3).host, k_part.host, v_part.host);
+  ExpectSame(k_out, 0);
+  ExpectSame(v_out, 0);
+}
+
+}  // namespace
+}  // namespace sluice
