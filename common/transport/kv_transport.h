@@ -30,7 +30,8 @@ enum class TransferState { kPending, kDone, kFailed };
 class KvTransport {
  public:
   virtual ~KvTransport() = default;
-  virtual absl::string_view name() const = 0;  // metric label: "loopback", "ucx"
+  virtual absl::string_view name() const = 0;   // metric label: "loopback", "ucx"
+  virtual std::string description() const = 0;  // for the log at start: "ucx: UCX 1.13.1, tcp, ..."
 
   virtual absl::StatusOr<Ring> AllocateRing(size_t bytes) = 0;
   // The peer can no longer reach the ring. Call only after Quiesce of every peer that imported it.

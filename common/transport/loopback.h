@@ -40,6 +40,7 @@ class LoopbackTransport final : public KvTransport {
   ~LoopbackTransport() override;
 
   absl::string_view name() const override { return "loopback"; }
+  std::string description() const override { return "loopback: copies inside this process"; }
   absl::StatusOr<Ring> AllocateRing(size_t bytes) override;
   void ReleaseRing(RegionId region) override;
   absl::StatusOr<std::string> LocalAddress(PeerId peer) override { return std::string("loopback"); }

@@ -12,7 +12,7 @@
 namespace sluice {
 
 struct TransportOptions {
-  std::string ucx_tls;  // UCX transports for "ucx", comma-separated; empty: tcp
+  std::string ucx_tls;  // of "ucx": UcxOptions::tls; empty: its default
 };
 
 // name: one of TransportNames(). InvalidArgument lists them.

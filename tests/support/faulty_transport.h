@@ -27,6 +27,7 @@ class FaultyTransport final : public KvTransport {
   int pushes = 0;
 
   absl::string_view name() const override { return inner_->name(); }
+  std::string description() const override { return inner_->description(); }
   absl::StatusOr<Ring> AllocateRing(size_t bytes) override;
   void ReleaseRing(RegionId region) override;
   absl::StatusOr<std::string> LocalAddress(PeerId peer) override { return inner_->LocalAddress(peer); }

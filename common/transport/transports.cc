@@ -1,0 +1,60 @@
+#include "common/transport/transports.h"
+
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/transport/loopback.h"
+#include "common/transport/ucx.h"
+
+namespace sluice {
+namespace {
+
+using Made = absl::StatusOr<std::unique_ptr<KvTransport>>;
+
+Made MakeLoopback(const TransportOptions&) {
+  return std::make_unique<LoopbackTransport>(LoopbackFabric::Process());
+}
+
+Made MakeUcx(const TransportOptions& options) {
+  UcxOptions ucx;
+  if (!options.ucx_tls.empty()) ucx.tls = options.ucx_tls;
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> made, UcxTransport::Create(ucx));
+  return made;
+}
+
+Made MakeUcxShm(const TransportOptions&) {
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> made,
+                          UcxTransport::Create({"ucx-shm", "posix", /*peer_error_handling=*/false}));
+  return made;
+}
+
+struct Entry {
+  const char* name;
+  Made (*make)(const TransportOptions&);
+};
+constexpr Entry kTransports[] = {
+    {"loopback", MakeLoopback},  // one process
+    {"ucx", MakeUcx},            // between hosts, or processes of one host: TCP, RDMA
+    {"ucx-shm", MakeUcxShm},     // processes of one host: shared memory
+};
+
+}  // namespace
+
+std::vector<std::string> TransportNames() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kTransports) names.push_back(entry.name);
+  return names;
+}
+
+Made MakeTransport(absl::string_view name, const TransportOptions& options) {
+  for (const Entry& entry : kTransports) {
+    if (name == entry.name) return entry.make(options);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("transport: ", name, ", known: ", absl::StrJoin(TransportNames(), ", ")));
+}
+
+}  // namespace sluice

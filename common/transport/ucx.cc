@@ -1,0 +1,356 @@
+#include "common/transport/ucx.h"
+
+#include <ucp/api/ucp.h>
+
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/status.h"
+#include "common/transport/ranges.h"
+
+namespace sluice {
+namespace {
+
+constexpr absl::string_view kAddressMark = "ucx-address:";
+constexpr absl::string_view kKeyMark = "ucx-ring:";
+constexpr int kProgressRounds = 64;  // per connection and call: enough for a burst, short enough for a loop
+
+absl::Status UcxStatus(absl::string_view call, ucs_status_t status) {
+  if (status == UCS_OK) return absl::OkStatus();
+  std::string text = absl::StrCat(call, ": ", ucs_status_string(status));
+  switch (status) {
+    case UCS_ERR_NO_MEMORY:
+    case UCS_ERR_NO_RESOURCE:
+    case UCS_ERR_EXCEEDS_LIMIT:
+      return absl::ResourceExhaustedError(text);
+    case UCS_ERR_INVALID_PARAM:
+    case UCS_ERR_INVALID_ADDR:
+    case UCS_ERR_NO_DEVICE:
+      return absl::InvalidArgumentError(text);
+    case UCS_ERR_UNREACHABLE:
+    case UCS_ERR_CANCELED:
+    case UCS_ERR_REJECTED:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+    case UCS_ERR_TIMED_OUT:
+      return absl::UnavailableError(text);
+    case UCS_ERR_UNSUPPORTED:
+    case UCS_ERR_NOT_IMPLEMENTED:
+      return absl::UnimplementedError(text);
+    default:
+      return absl::InternalError(text);
+  }
+}
+
+// What a non-blocking call returned: done, failed, or a request to ask later.
+class Request {
+ public:
+  Request() = default;
+  explicit Request(ucs_status_ptr_t result) : result_(result) {}
+  Request(Request&& other) noexcept : result_(std::exchange(other.result_, nullptr)) {}
+  Request& operator=(Request&& other) noexcept {
+    std::swap(result_, other.result_);
+    return *this;
+  }
+  ~Request() {
+    if (UCS_PTR_IS_PTR(result_)) ucp_request_free(result_);
+  }
+  ucs_status_t status() const {
+    if (result_ == nullptr) return UCS_OK;
+    return UCS_PTR_IS_ERR(result_) ? UCS_PTR_STATUS(result_) : ucp_request_check_status(result_);
+  }
+
+ private:
+  ucs_status_ptr_t result_ = nullptr;
+};
+
+absl::Status CheckTls(const std::string& tls) {
+  if (tls.empty()) return absl::InvalidArgumentError("ucx tls: empty");
+  for (absl::string_view name : absl::StrSplit(tls, ',')) {
+    for (absl::string_view refused : {"all", "sm", "shm", "mm", "cma", "knem", "xpmem"}) {
+      if (name == refused || absl::StartsWith(name, "^"))
+        return absl::InvalidArgumentError(
+            absl::StrCat("ucx tls: ", name, ": name the transports one by one, without cma, knem and xpmem"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+struct UcxTransport::Impl {
+  struct LocalRing {
+    ucp_mem_h memory = nullptr;
+    char* data = nullptr;
+    size_t bytes = 0;
+  };
+  struct RemoteRing {
+    PeerId peer;
+    ucp_rkey_h key = nullptr;
+    uint64_t address = 0;
+    size_t bytes = 0;
+  };
+  struct Connection {
+    ucp_worker_h worker = nullptr;
+    ucp_ep_h endpoint = nullptr;
+    bool failed = false;  // set by UCX's error callback
+    bool closing = false;
+    Request close;
+  };
+  struct Transfer {
+    PeerId peer;
+    Request put, flush;
+  };
+
+  UcxOptions options;
+  ucp_context_h context = nullptr;
+  std::map<RegionId, LocalRing> rings;
+  std::map<RemoteRegionId, RemoteRing> remotes;
+  std::map<PeerId, Connection> connections;  // nodes are stable: UCX holds pointers to them
+  std::map<TransferId, Transfer> transfers;
+  RegionId next_region{0};
+  RemoteRegionId next_remote{0};
+  TransferId next_transfer{0};
+
+  absl::StatusOr<Connection*> Open(PeerId peer) {
+    if (auto it = connections.find(peer); it != connections.end()) return &it->second;
+    ucp_worker_params_t params = {};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    params.thread_mode = UCS_THREAD_MODE_SINGLE;
+    ucp_worker_h worker = nullptr;
+    SLUICE_RETURN_IF_ERROR(UcxStatus("ucp_worker_create", ucp_worker_create(context, &params, &worker)));
+    Connection& connection = connections[peer];
+    connection.worker = worker;
+    return &connection;
+  }
+
+  static bool Drive(Connection* connection) {
+    bool moved = false;
+    for (int i = 0; i < kProgressRounds && ucp_worker_progress(connection->worker) != 0; ++i) moved = true;
+    return moved;
+  }
+};
+
+absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(const UcxOptions& options) {
+  SLUICE_RETURN_IF_ERROR(CheckTls(options.tls));
+  ucp_config_t* config = nullptr;
+  SLUICE_RETURN_IF_ERROR(UcxStatus("ucp_config_read", ucp_config_read(nullptr, nullptr, &config)));
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_RMA;
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  // The cache of memory types takes device memory for host memory when it missed the allocation.
+  ucs_status_t status = ucp_config_modify(config, "MEMTYPE_CACHE", "n");
+  if (status == UCS_OK) status = ucp_config_modify(config, "TLS", options.tls.c_str());
+  if (status == UCS_OK) status = ucp_init(&params, config, &impl->context);
+  ucp_config_release(config);
+  SLUICE_RETURN_IF_ERROR(UcxStatus(absl::StrCat("ucp_init with tls ", options.tls), status));
+  return std::unique_ptr<UcxTransport>(new UcxTransport(std::move(impl)));
+}
+
+UcxTransport::UcxTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+UcxTransport::~UcxTransport() {
+  std::vector<PeerId> peers;
+  for (const auto& [peer, connection] : impl_->connections) peers.push_back(peer);
+  for (PeerId peer : peers) {
+    // A forced close needs a few rounds; destroying the worker afterwards ends what is left of it.
+    for (int i = 0; i < 1000 && !Quiesce(peer).ok(); ++i) {
+    }
+    if (auto it = impl_->connections.find(peer); it != impl_->connections.end())
+      ucp_worker_destroy(it->second.worker);
+  }
+  impl_->connections.clear();
+  impl_->transfers.clear();
+  for (const auto& [id, remote] : impl_->remotes) ucp_rkey_destroy(remote.key);
+  for (const auto& [region, ring] : impl_->rings) ucp_mem_unmap(impl_->context, ring.memory);
+  ucp_cleanup(impl_->context);
+}
+
+absl::string_view UcxTransport::name() const { return impl_->options.name; }
+
+std::string UcxTransport::description() const {
+  return absl::StrCat(impl_->options.name, ": UCX ", ucp_get_version_string(), ", ", impl_->options.tls,
+                      impl_->options.peer_error_handling ? ", dead peers detected" : "");
+}
+
+absl::StatusOr<Ring> UcxTransport::AllocateRing(size_t bytes) {
+  if (bytes == 0) return absl::InvalidArgumentError("ucx: a ring of 0 bytes");
+  ucp_mem_map_params_t params = {};
+  params.field_mask =
+      UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+  params.length = bytes;
+  params.flags = UCP_MEM_MAP_ALLOCATE;  // shared memory reaches only what UCX itself allocated
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  ucp_mem_h memory = nullptr;
+  SLUICE_RETURN_IF_ERROR(UcxStatus(absl::StrCat("ucp_mem_map of ", bytes, " bytes"),
+                                   ucp_mem_map(impl_->context, &params, &memory)));
+  ucp_mem_attr_t attributes = {};
+  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
+  ucs_status_t status = ucp_mem_query(memory, &attributes);
+  if (status != UCS_OK) {
+    ucp_mem_unmap(impl_->context, memory);
+    return UcxStatus("ucp_mem_query", status);
+  }
+  RegionId region = ++impl_->next_region;
+  auto* data = static_cast<char*>(attributes.address);
+  impl_->rings[region] = {memory, data, bytes};
+  return Ring{region, data, bytes};
+}
+
+void UcxTransport::ReleaseRing(RegionId region) {
+  auto it = impl_->rings.find(region);
+  if (it == impl_->rings.end()) return;
+  ucp_mem_unmap(impl_->context, it->second.memory);
+  impl_->rings.erase(it);
+}
+
+absl::StatusOr<std::string> UcxTransport::LocalAddress(PeerId peer) {
+  SLUICE_ASSIGN_OR_RETURN(Impl::Connection * connection, impl_->Open(peer));
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  SLUICE_RETURN_IF_ERROR(
+      UcxStatus("ucp_worker_get_address", ucp_worker_get_address(connection->worker, &address, &bytes)));
+  std::string text(kAddressMark);
+  text.append(reinterpret_cast<const char*>(address), bytes);
+  ucp_worker_release_address(connection->worker, address);
+  return text;
+}
+
+// The mark, the ring's address and length, then UCX's packed key.
+std::string UcxTransport::ExportKey(RegionId region) const {
+  auto it = impl_->rings.find(region);
+  if (it == impl_->rings.end()) return "";
+  void* key = nullptr;
+  size_t bytes = 0;
+  if (ucp_rkey_pack(impl_->context, it->second.memory, &key, &bytes) != UCS_OK) return "";
+  const uint64_t where[2] = {reinterpret_cast<uint64_t>(it->second.data), it->second.bytes};
+  std::string text(kKeyMark);
+  text.append(reinterpret_cast<const char*>(where), sizeof(where));
+  text.append(static_cast<const char*>(key), bytes);
+  ucp_rkey_buffer_release(key);
+  return text;
+}
+
+absl::Status UcxTransport::Connect(PeerId peer, absl::string_view address) {
+  if (!absl::ConsumePrefix(&address, kAddressMark) || address.empty())
+    return absl::InvalidArgumentError("ucx: not an address of this transport");
+  SLUICE_ASSIGN_OR_RETURN(Impl::Connection * connection, impl_->Open(peer));
+  if (connection->endpoint != nullptr || connection->closing)
+    return absl::AlreadyExistsError(absl::StrCat("ucx: peer ", peer.value(), " is connected"));
+  ucp_ep_params_t params = {};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
+  if (impl_->options.peer_error_handling) {
+    params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params.err_handler.cb = [](void* arg, ucp_ep_h, ucs_status_t) {
+      static_cast<Impl::Connection*>(arg)->failed = true;
+    };
+    params.err_handler.arg = connection;
+  }
+  return UcxStatus("ucp_ep_create", ucp_ep_create(connection->worker, &params, &connection->endpoint));
+}
+
+absl::StatusOr<RemoteRegionId> UcxTransport::ImportKey(PeerId peer, absl::string_view key) {
+  auto it = impl_->connections.find(peer);
+  if (it == impl_->connections.end() || it->second.endpoint == nullptr)
+    return absl::FailedPreconditionError(absl::StrCat("ucx: peer ", peer.value(), " is not connected"));
+  uint64_t where[2];
+  if (!absl::ConsumePrefix(&key, kKeyMark) || key.size() <= sizeof(where))
+    return absl::InvalidArgumentError("ucx: not a ring of this transport");
+  std::memcpy(where, key.data(), sizeof(where));
+  key.remove_prefix(sizeof(where));
+  ucp_rkey_h remote_key = nullptr;
+  SLUICE_RETURN_IF_ERROR(
+      UcxStatus("ucp_ep_rkey_unpack", ucp_ep_rkey_unpack(it->second.endpoint, key.data(), &remote_key)));
+  RemoteRegionId remote = ++impl_->next_remote;
+  impl_->remotes[remote] = {peer, remote_key, where[0], where[1]};
+  return remote;
+}
+
+absl::StatusOr<TransferId> UcxTransport::Push(PeerId peer, RegionId local, Slice from, RemoteRegionId remote,
+                                              int64_t remote_offset) {
+  auto connection = impl_->connections.find(peer);
+  auto ring = impl_->rings.find(local);
+  auto target = impl_->remotes.find(remote);
+  if (connection == impl_->connections.end() || ring == impl_->rings.end() ||
+      target == impl_->remotes.end() || target->second.peer != peer)
+    return absl::NotFoundError("ucx: push between unknown rings");
+  if (connection->second.failed || connection->second.closing)
+    return absl::UnavailableError(absl::StrCat("ucx: the connection to peer ", peer.value(), " failed"));
+  if (!InRange(from.offset, from.bytes, ring->second.bytes) ||
+      !InRange(remote_offset, from.bytes, target->second.bytes))
+    return absl::OutOfRangeError("ucx: push outside of a ring");
+  ucp_request_param_t put = {};
+  put.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH;
+  put.memory_type = UCS_MEMORY_TYPE_HOST;
+  put.memh = ring->second.memory;
+  Impl::Transfer transfer;
+  transfer.peer = peer;
+  transfer.put = Request(ucp_put_nbx(connection->second.endpoint, ring->second.data + from.offset, from.bytes,
+                                     target->second.address + static_cast<uint64_t>(remote_offset),
+                                     target->second.key, &put));
+  // The put's own completion frees the source; only the flush says that the bytes are there.
+  ucp_request_param_t flush = {};
+  transfer.flush = Request(ucp_ep_flush_nbx(connection->second.endpoint, &flush));
+  TransferId id = ++impl_->next_transfer;
+  impl_->transfers.emplace(id, std::move(transfer));
+  return id;
+}
+
+bool UcxTransport::Progress() {
+  bool moved = false;
+  for (auto& [peer, connection] : impl_->connections) moved |= Impl::Drive(&connection);
+  return moved;
+}
+
+TransferState UcxTransport::Poll(TransferId transfer) {
+  auto it = impl_->transfers.find(transfer);
+  if (it == impl_->transfers.end()) return TransferState::kFailed;
+  ucs_status_t put = it->second.put.status(), flush = it->second.flush.status();
+  if (put == UCS_INPROGRESS || flush == UCS_INPROGRESS) return TransferState::kPending;
+  impl_->transfers.erase(it);
+  return put == UCS_OK && flush == UCS_OK ? TransferState::kDone : TransferState::kFailed;
+}
+
+absl::Status UcxTransport::Quiesce(PeerId peer) {
+  auto it = impl_->connections.find(peer);
+  if (it == impl_->connections.end()) return absl::OkStatus();
+  Impl::Connection& connection = it->second;
+  if (!connection.closing) {
+    connection.closing = true;
+    // Without peer error handling UCX knows no forced close, and a flushing one waits for a peer that may be
+    // dead; there the end of the worker is the close.
+    if (connection.endpoint != nullptr && impl_->options.peer_error_handling) {
+      ucp_request_param_t force = {};
+      force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+      force.flags = UCP_EP_CLOSE_FLAG_FORCE;
+      connection.close = Request(ucp_ep_close_nbx(connection.endpoint, &force));
+    }
+  }
+  Impl::Drive(&connection);
+  if (connection.close.status() == UCS_INPROGRESS)
+    return absl::UnavailableError(absl::StrCat("ucx: peer ", peer.value(), " is still closing"));
+  std::erase_if(impl_->remotes, [&](const auto& entry) {
+    if (entry.second.peer != peer) return false;
+    ucp_rkey_destroy(entry.second.key);
+    return true;
+  });
+  std::erase_if(impl_->transfers, [&](const auto& entry) { return entry.second.peer == peer; });
+  connection.close = Request();
+  ucp_worker_destroy(connection.worker);
+  impl_->connections.erase(it);
+  return absl::OkStatus();
+}
+
+}  // namespace sluice
