@@ -4,22 +4,26 @@
 #include <random>
 #include <thread>
 
+#include "common/base/status.h"
 #include "common/kvcache/sequence_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/common/kvcache/host_backend.h"
+#include "kernels/cpu/cpu_backend.h"
 
 namespace sluice {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
 using Selection = std::array<int32_t, 3>;
 
 constexpr Selection kDense = {0, 0, 0};
+constexpr int kDim = 16;
 constexpr KvShape kShape = {
-    .n_layers = 3, .n_q_heads = 4, .n_kv_heads = 2, .head_dim = 8, .dtype = DType::kF32};
+    .n_layers = 3, .n_q_heads = 4, .n_kv_heads = 2, .head_dim = kDim, .dtype = DType::kF32};
 constexpr int kHeads = 6;  // layers x KV heads
-constexpr size_t kPageBytes = 2 * 64 * 8 * 4;
+constexpr size_t kPageBytes = 2 * 64 * kDim * 4;
 
 DecodeCacheOptions SomeOptions() {
   DecodeCacheOptions options;
@@ -32,7 +36,7 @@ DecodeCacheOptions SomeOptions() {
 class DecodeCacheTest : public ::testing::Test {
  protected:
   void Make(const DecodeCacheOptions& options) {
-    auto cache = DecodeCache::Create(&backend_, kShape, options);
+    auto cache = DecodeCache::Create(backend_.get(), kShape, options);
     ASSERT_TRUE(cache.ok()) << cache.status();
     cache_ = *std::move(cache);
   }
@@ -51,12 +55,12 @@ class DecodeCacheTest : public ::testing::Test {
     std::vector<float> k, v;
     std::vector<int32_t> positions;
     for (int row = begin; row < begin + n; ++row) {
-      k.insert(k.end(), 8, Mark(sequence, layer, head, row));
-      v.insert(v.end(), 8, -Mark(sequence, layer, head, row));
+      k.insert(k.end(), kDim, Mark(sequence, layer, head, row));
+      v.insert(v.end(), kDim, -Mark(sequence, layer, head, row));
       positions.push_back(2 * row);
     }
-    return kv.Write(LayerId(layer), head, begin, TensorView::Contiguous(k.data(), DType::kF32, {n, 8}),
-                    TensorView::Contiguous(v.data(), DType::kF32, {n, 8}), positions, ops_);
+    return kv.Write(LayerId(layer), head, begin, TensorView::Contiguous(k.data(), DType::kF32, {n, kDim}),
+                    TensorView::Contiguous(v.data(), DType::kF32, {n, kDim}), positions, *ops_);
   }
   void ExpectContents(const SequenceKv& kv, int sequence) {
     for (int layer = 0; layer < 3; ++layer) {
@@ -64,21 +68,27 @@ class DecodeCacheTest : public ::testing::Test {
       for (int head = 0; head < 2; ++head) {
         ASSERT_EQ(Entry(view.kept_len, kv.slot(), head), kv.kept(LayerId(layer), head));
         for (int row = 0; row < kv.kept(LayerId(layer), head); ++row) {
-          const float* k = HostOps::Row(view, kv.slot(), head, row);
-          for (int d = 0; d < 8; ++d) {
+          const float* k = Row(view, kv.slot(), head, row);
+          for (int d = 0; d < kDim; ++d) {
             ASSERT_EQ(k[d], Mark(sequence, layer, head, row));
-            ASSERT_EQ(k[64 * 8 + d], -Mark(sequence, layer, head, row));
+            ASSERT_EQ(k[64 * kDim + d], -Mark(sequence, layer, head, row));
           }
         }
       }
     }
   }
-  static int32_t Entry(TensorView table, int slot, int head, int column = 0) {
+  // K of a row in its page; its V lies 64 rows behind.
+  static const float* Row(const PagedKv& view, int slot, int head, int row) {
+    const int32_t page = Entry(view.page_table, slot, head, row / 64);
+    SLUICE_CHECK(page >= 0);
+    return static_cast<const float*>(view.pages) + (int64_t{128} * page + row % 64) * kDim;
+  }
+  static int32_t& Entry(TensorView table, int slot, int head, int column = 0) {
     return table.as<int32_t>()[slot * table.stride[0] + head * table.stride[1] + column * table.stride[2]];
   }
 
-  HostBackend backend_;
-  HostOps ops_;
+  const std::unique_ptr<Backend> backend_ = *NewCpuBackend({});
+  const std::unique_ptr<Ops> ops_ = backend_->NewOps();
   std::unique_ptr<DecodeCache> cache_;
 };
 
@@ -96,13 +106,15 @@ TEST_F(DecodeCacheTest, TablesPagesAndBoundsShareOneBudget) {
 TEST_F(DecodeCacheTest, BadOptionsAreNamed) {
   DecodeCacheOptions options = SomeOptions();
   options.memory_bytes = 5 * kPageBytes;
-  EXPECT_THAT(DecodeCache::Create(&backend_, kShape, options).status().message(), HasSubstr("memory_bytes"));
+  EXPECT_THAT(DecodeCache::Create(backend_.get(), kShape, options).status().message(),
+              HasSubstr("memory_bytes"));
   options = SomeOptions();
   options.max_rows = 0;
-  EXPECT_THAT(DecodeCache::Create(&backend_, kShape, options).status().message(), HasSubstr("max_rows"));
+  EXPECT_THAT(DecodeCache::Create(backend_.get(), kShape, options).status().message(), HasSubstr("max_rows"));
   options = SomeOptions();
   options.bounds_share = 1;
-  EXPECT_THAT(DecodeCache::Create(&backend_, kShape, options).status().message(), HasSubstr("bounds_share"));
+  EXPECT_THAT(DecodeCache::Create(backend_.get(), kShape, options).status().message(),
+              HasSubstr("bounds_share"));
 }
 
 TEST_F(DecodeCacheTest, ChunksCover128RowsAtPageSizeOneAnd64PagesOtherwise) {
@@ -152,11 +164,11 @@ TEST_F(DecodeCacheTest, RowsOutOfOrderAreRefusedAndChangeNothing) {
   EXPECT_THAT(Write(*kv, 0, 1, 1, 70, 59).message(), HasSubstr("rows end at 129, reserved 128"));
   EXPECT_THAT(Write(*kv, 0, 3, 0, 0, 1).message(), HasSubstr("3 layers"));
   EXPECT_THAT(Write(*kv, 0, 0, 2, 0, 1).message(), HasSubstr("2 KV heads"));
-  std::vector<float> row(8);
-  const TensorView one = TensorView::Contiguous(row.data(), DType::kF32, {1, 8});
-  EXPECT_THAT(kv->Write(LayerId(1), 1, 70, one, one, {138}, ops_).message(), HasSubstr("must ascend"));
+  std::vector<float> row(kDim);
+  const TensorView one = TensorView::Contiguous(row.data(), DType::kF32, {1, kDim});
+  EXPECT_THAT(kv->Write(LayerId(1), 1, 70, one, one, {138}, *ops_).message(), HasSubstr("must ascend"));
   EXPECT_EQ(kv->kept(LayerId(1), 1), 70);
-  EXPECT_TRUE(kv->Write(LayerId(1), 1, 70, one, one, {139}, ops_).ok());
+  EXPECT_TRUE(kv->Write(LayerId(1), 1, 70, one, one, {139}, *ops_).ok());
 }
 
 TEST_F(DecodeCacheTest, FinishWritesGivesBackWhatGrowthDoesNotNeed) {
@@ -167,7 +179,7 @@ TEST_F(DecodeCacheTest, FinishWritesGivesBackWhatGrowthDoesNotNeed) {
   for (int layer = 0; layer < 3; ++layer) {
     for (int head = 0; head < 2; ++head) ASSERT_TRUE(Write(*kv, 0, layer, head, 0, 60 + layer).ok());
   }
-  kv->FinishWrites(3, ops_);  // 63, 64 and 65 rows
+  kv->FinishWrites(3, *ops_);  // 63, 64 and 65 rows
   EXPECT_EQ(free - cache_->pages().free_pages(), 2 * (1 + 1 + 2));
   EXPECT_EQ(cache_->chunks().total_pages() - cache_->chunks().free_pages(), kHeads);
   ExpectContents(*kv, 0);
@@ -184,20 +196,45 @@ TEST_F(DecodeCacheTest, FinishWritesGivesBackWhatGrowthDoesNotNeed) {
   ExpectNothingTaken();
 }
 
-TEST_F(DecodeCacheTest, ReserveAppendUploadsOnlyWhenAPageIsAdded) {
+TEST_F(DecodeCacheTest, ReserveAppendUploadsOneColumnWhenAPageIsAdded) {
   Make(SomeOptions());
-  auto kv = *cache_->NewSequence({2, 4, 8}, Rows(62));
-  for (int i = 0; i < kHeads; ++i) ASSERT_TRUE(Write(*kv, 0, i / 2, i % 2, 0, 62).ok());
-  kv->FinishWrites(0, ops_);
-  int32_t position = 200;
-  std::vector<int> uploads;
-  for (int i = 0; i < 4; ++i) {
-    const int before = ops_.uploads;
-    ASSERT_TRUE(kv->ReserveAppend(ops_).ok());
-    kv->Appended(++position);
-    uploads.push_back(ops_.uploads - before);
+  auto kv = *cache_->NewSequence({1, 4, 8}, Rows(126));
+  for (int i = 0; i < kHeads; ++i) ASSERT_TRUE(Write(*kv, 0, i / 2, i % 2, 0, 126).ok());
+  kv->FinishWrites(0, *ops_);
+  const PagedKv view = cache_->View(LayerId(2), TensorView());
+  const auto Columns = [&](TensorView table) {
+    return std::vector<int32_t>{Entry(table, kv->slot(), 1, 0), Entry(table, kv->slot(), 1, 1),
+                                Entry(table, kv->slot(), 1, 2), Entry(table, kv->slot(), 1, 3)};
+  };
+  // Marks that an upload of their column would overwrite.
+  for (int column = 0; column < 4; ++column) {
+    Entry(view.page_table, kv->slot(), 1, column) = -7;
+    Entry(view.chunk_table, kv->slot(), 1, column) = -7;
   }
-  EXPECT_THAT(uploads, ::testing::ElementsAre(0, 0, 2, 0));
+  for (int32_t position = 1000; position < 1002; ++position) {
+    ASSERT_TRUE(kv->ReserveAppend(*ops_).ok());
+    kv->Appended(position);
+  }
+  EXPECT_THAT(Columns(view.page_table), ElementsAre(-7, -7, -7, -7));
+  EXPECT_THAT(Columns(view.chunk_table), ElementsAre(-7, -7, -7, -7));
+  ASSERT_TRUE(kv->ReserveAppend(*ops_).ok());
+  EXPECT_THAT(Columns(view.page_table), ElementsAre(-7, -7, Ge(0), -7));
+  EXPECT_THAT(Columns(view.chunk_table), ElementsAre(-7, Ge(0), -7, -7));
+}
+
+TEST_F(DecodeCacheTest, FinishWritesAgainRestoresTheLengths) {
+  Make(SomeOptions());
+  auto kv = *cache_->NewSequence(kDense, Rows(10));
+  for (int i = 0; i < kHeads; ++i) ASSERT_TRUE(Write(*kv, 0, i / 2, i % 2, 0, 10).ok());
+  kv->FinishWrites(1, *ops_);
+  std::vector<float> row(2 * kDim);
+  int32_t slot = kv->slot();
+  const TensorView one = TensorView::Contiguous(row.data(), DType::kF32, {1, 2, kDim});
+  const PagedKv view = cache_->View(LayerId(0), TensorView::Contiguous(&slot, DType::kI32, {1}));
+  ops_->AppendKv(one, one, view);
+  EXPECT_EQ(Entry(view.kept_len, slot, 0), 11);
+  kv->FinishWrites(1, *ops_);  // the other layers failed
+  ExpectContents(*kv, 0);
 }
 
 TEST_F(DecodeCacheTest, ReserveAppendIsAllOrNothingAndStopsAtTheContext) {
@@ -206,15 +243,15 @@ TEST_F(DecodeCacheTest, ReserveAppendIsAllOrNothingAndStopsAtTheContext) {
   Make(options);
   auto kv = *cache_->NewSequence(kDense, Rows(64));
   for (int i = 0; i < kHeads; ++i) ASSERT_TRUE(Write(*kv, 0, i / 2, i % 2, 0, 64).ok());
-  kv->FinishWrites(0, ops_);
-  EXPECT_EQ(kv->ReserveAppend(ops_).code(), absl::StatusCode::kOutOfRange);
+  kv->FinishWrites(0, *ops_);
+  EXPECT_EQ(kv->ReserveAppend(*ops_).code(), absl::StatusCode::kOutOfRange);
 
   options = SomeOptions();
   kv.reset();
   Make(options);
   kv = *cache_->NewSequence(kDense, Rows(64));
   for (int i = 0; i < kHeads; ++i) ASSERT_TRUE(Write(*kv, 0, i / 2, i % 2, 0, 64).ok());
-  kv->FinishWrites(0, ops_);
+  kv->FinishWrites(0, *ops_);
   std::vector<std::unique_ptr<SequenceKv>> others;  // leave 5 pages: one short
   std::vector<int> rest = Rows(0);
   int excess = cache_->pages().free_pages() - 5;
@@ -225,12 +262,11 @@ TEST_F(DecodeCacheTest, ReserveAppendIsAllOrNothingAndStopsAtTheContext) {
   ASSERT_EQ(excess, 0);
   others.push_back(*cache_->NewSequence(kDense, rest));
   ASSERT_EQ(cache_->pages().free_pages(), 5);
-  const int before = ops_.uploads;
-  EXPECT_THAT(kv->ReserveAppend(ops_).message(), HasSubstr("kv pages: need 6, free 5"));
+  EXPECT_THAT(kv->ReserveAppend(*ops_).message(), HasSubstr("kv pages: need 6, free 5"));
   EXPECT_EQ(cache_->pages().free_pages(), 5);
-  EXPECT_EQ(ops_.uploads, before);
+  EXPECT_EQ(Entry(cache_->View(LayerId(0), TensorView()).page_table, kv->slot(), 0, 1), -1);
   others.clear();
-  EXPECT_TRUE(kv->ReserveAppend(ops_).ok());
+  EXPECT_TRUE(kv->ReserveAppend(*ops_).ok());
 }
 
 TEST_F(DecodeCacheTest, WindowsBeginAtTheFirstPositionInReach) {
@@ -241,7 +277,7 @@ TEST_F(DecodeCacheTest, WindowsBeginAtTheFirstPositionInReach) {
   for (int i = 0; i < kHeads; ++i) {
     ASSERT_TRUE(Write(*kv, 0, i / 2, i % 2, 0, i % 2 == 0 ? 50 : 20).ok());  // positions 0, 2, .. 98 or 38
   }
-  kv->FinishWrites(0, ops_);
+  kv->FinishWrites(0, *ops_);
   const auto Begin = [&](int layer, int head) {
     return Entry(cache_->View(LayerId(layer), TensorView()).row_begin, kv->slot(), head);
   };
@@ -250,18 +286,17 @@ TEST_F(DecodeCacheTest, WindowsBeginAtTheFirstPositionInReach) {
     for (int i = 0; i < kHeads; ++i) all.push_back(Begin(i / 2, i % 2));
     return all;
   };
-  kv->AdvanceWindows(39, ops_);
-  EXPECT_THAT(Begins(), ::testing::ElementsAre(0, 0, 15, 15, 0, 0));  // 39 - 10: 30 is the first above
-  kv->AdvanceWindows(100, ops_);
-  EXPECT_THAT(Begins(), ::testing::ElementsAre(0, 0, 46, 20, 31, 20));  // all of head 1 is out of reach
-  ASSERT_TRUE(kv->ReserveAppend(ops_).ok());
+  kv->AdvanceWindows(39, *ops_);
+  EXPECT_THAT(Begins(), ElementsAre(0, 0, 15, 15, 0, 0));  // 39 - 10: 30 is the first above
+  kv->AdvanceWindows(100, *ops_);
+  EXPECT_THAT(Begins(), ElementsAre(0, 0, 46, 20, 31, 20));  // all of head 1 is out of reach
+  ASSERT_TRUE(kv->ReserveAppend(*ops_).ok());
   kv->Appended(100);
-  const int before = ops_.uploads;
-  kv->AdvanceWindows(101, ops_);
-  EXPECT_THAT(Begins(), ::testing::ElementsAre(0, 0, 46, 20, 31, 20));
-  EXPECT_EQ(ops_.uploads, before);  // nothing moved
-  kv->AdvanceWindows(111, ops_);
-  EXPECT_THAT(Begins(), ::testing::ElementsAre(0, 0, 51, 21, 36, 20));
+  Entry(cache_->View(LayerId(0), TensorView()).row_begin, kv->slot(), 0) = -7;
+  kv->AdvanceWindows(101, *ops_);
+  EXPECT_THAT(Begins(), ElementsAre(-7, 0, 46, 20, 31, 20));  // nothing moved: no upload
+  kv->AdvanceWindows(111, *ops_);
+  EXPECT_THAT(Begins(), ElementsAre(0, 0, 51, 21, 36, 20));
 }
 
 TEST_F(DecodeCacheTest, RandomLivesKeepContentsAndGiveEverythingBack) {
@@ -307,12 +342,12 @@ TEST_F(DecodeCacheTest, RandomLivesKeepContentsAndGiveEverythingBack) {
         complete &= have + n == life.target[i];
       }
       if (!complete) continue;
-      life.kv->FinishWrites(static_cast<int>(random() % 40), ops_);
+      life.kv->FinishWrites(static_cast<int>(random() % 40), *ops_);
       life.finished = true;
       life.position = 1000;
     } else {
       for (int token = 0; token < 20; ++token) {
-        const absl::Status room = life.kv->ReserveAppend(ops_);
+        const absl::Status room = life.kv->ReserveAppend(*ops_);
         if (!room.ok()) {
           if (life.kv->kept(LayerId(0), 0) <
               700) {  // else it may be full: the heads differ by up to 300 rows
@@ -321,18 +356,18 @@ TEST_F(DecodeCacheTest, RandomLivesKeepContentsAndGiveEverythingBack) {
           ++refused;
           break;
         }
-        life.kv->AdvanceWindows(life.position, ops_);
+        life.kv->AdvanceWindows(life.position, *ops_);
         int32_t slot = life.kv->slot();
         for (int layer = 0; layer < 3; ++layer) {
           std::vector<float> k, v;
           for (int head = 0; head < 2; ++head) {
             const float mark = Mark(life.id, layer, head, life.kv->kept(LayerId(layer), head));
-            k.insert(k.end(), 8, mark);
-            v.insert(v.end(), 8, -mark);
+            k.insert(k.end(), kDim, mark);
+            v.insert(v.end(), kDim, -mark);
           }
-          ops_.AppendKv(TensorView::Contiguous(k.data(), DType::kF32, {1, 2, 8}),
-                        TensorView::Contiguous(v.data(), DType::kF32, {1, 2, 8}),
-                        cache_->View(LayerId(layer), TensorView::Contiguous(&slot, DType::kI32, {1})));
+          ops_->AppendKv(TensorView::Contiguous(k.data(), DType::kF32, {1, 2, kDim}),
+                         TensorView::Contiguous(v.data(), DType::kF32, {1, 2, kDim}),
+                         cache_->View(LayerId(layer), TensorView::Contiguous(&slot, DType::kI32, {1})));
         }
         life.kv->Appended(life.position++);
         ++appended;
@@ -355,19 +390,18 @@ TEST_F(DecodeCacheTest, ThreadsReserveWhileOthersGrowAndRelease) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([this, t] {
-      HostOps ops;
+      const std::unique_ptr<Ops> ops = backend_->NewOps();
       std::mt19937 random(t);
       for (int i = 0; i < 400; ++i) {
         auto kv = cache_->NewSequence({static_cast<int32_t>(random() % 4), 2, 8},
                                       Rows(static_cast<int>(random() % 200)));
         if (!kv.ok()) continue;
-        std::vector<float> row(8, static_cast<float>(t));
-        const TensorView one = TensorView::Contiguous(row.data(), DType::kF32, {1, 8});
-        if (!(*kv)->Write(LayerId(0), 0, 0, one, one, {0}, ops).ok()) continue;  // nothing reserved
-        (*kv)->FinishWrites(0, ops);
-        for (int n = 1; n < 80 && (*kv)->ReserveAppend(ops).ok(); ++n) (*kv)->Appended(n);
-        ASSERT_EQ(*HostOps::Row(cache_->View(LayerId(0), TensorView()), (*kv)->slot(), 0, 0),
-                  static_cast<float>(t));
+        std::vector<float> row(kDim, static_cast<float>(t));
+        const TensorView one = TensorView::Contiguous(row.data(), DType::kF32, {1, kDim});
+        if (!(*kv)->Write(LayerId(0), 0, 0, one, one, {0}, *ops).ok()) continue;  // nothing reserved
+        (*kv)->FinishWrites(0, *ops);
+        for (int n = 1; n < 80 && (*kv)->ReserveAppend(*ops).ok(); ++n) (*kv)->Appended(n);
+        ASSERT_EQ(*Row(cache_->View(LayerId(0), TensorView()), (*kv)->slot(), 0, 0), static_cast<float>(t));
       }
     });
   }
