@@ -32,8 +32,8 @@ class TokenSink {
   virtual ~TokenSink() = default;
   // The hand-off is validated.
   virtual void OnReady(absl::Duration since_reserved) = 0;
-  // False: the reader lags behind; the token is taken, but no more until writable().
-  virtual bool OnToken(int index, int32_t id) = 0;
+  virtual void OnToken(int index, int32_t id) = 0;
+  // False: the reader lags far behind; decode pauses the sequence.
   virtual bool writable() const = 0;
   // Exactly one of these, once.
   virtual void OnEnd(const GenerationEnd& end) = 0;

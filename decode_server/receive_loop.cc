@@ -1,0 +1,197 @@
+#include "decode_server/receive_loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/compression/selection/selector.h"
+#include "common/rpc/gates_codec.h"
+
+namespace sluice {
+namespace {
+
+constexpr absl::Duration kBusyWait = absl::Microseconds(50);
+constexpr absl::Duration kIdleWait = absl::Milliseconds(10);
+
+TensorView Rows(const char* data, const KvShape& shape, int rows) {
+  return TensorView::Contiguous(const_cast<char*>(data), shape.dtype, {rows, shape.head_dim});
+}
+
+}  // namespace
+
+ReceiveLoop::ReceiveLoop(HandoffReceiverOptions options, std::unique_ptr<KvTransport> transport,
+                         Backend* backend, DecodeCache* cache, GenerationTable* table,
+                         DecodeLoop* decode_loop, const Clock* clock, DecodeMetrics* metrics,
+                         KvTransferMetrics* transfer_metrics)
+    : shape_(options.shape),
+      transport_(std::move(transport)),
+      cache_(cache),
+      table_(table),
+      decode_loop_(decode_loop),
+      clock_(clock),
+      metrics_(metrics),
+      transfer_metrics_(transfer_metrics),
+      ops_(backend->NewOps()),
+      receiver_(std::move(options), transport_.get(), this),
+      thread_("transfer", [this] { Run(); }) {}
+
+ReceiveLoop::~ReceiveLoop() { Stop(); }
+
+void ReceiveLoop::AddStream(PeerId peer, std::shared_ptr<HandoffStream> stream) {
+  inbox_.TryPush(NewStream{peer, std::move(stream)});
+}
+void ReceiveLoop::Post(StreamEvent event) { inbox_.TryPush(std::move(event)); }
+void ReceiveLoop::Cancel(const HandoffKey& key) { inbox_.TryPush(CancelKey{key}); }
+
+void ReceiveLoop::Stop() {
+  stopping_ = true;
+  inbox_.Close();
+  thread_.Join();
+}
+
+void ReceiveLoop::Run() {
+  bool busy = false;
+  absl::Time published = absl::InfinitePast();
+  while (!stopping_) {
+    for (Event& event : inbox_.PopAll(busy ? kBusyWait : kIdleWait)) Handle(std::move(event));
+    const absl::Time now = clock_->Now();
+    busy = receiver_.Tick(now);
+    live_ = receiver_.live();
+    if (now - published > absl::Milliseconds(100)) {
+      PublishMetrics();
+      published = now;
+    }
+  }
+  // Peers end their attempts when their streams go.
+  for (auto& [peer, stream] : streams_) {
+    receiver_.OnPeerLost(peer, clock_->Now());
+    stream->Close();
+  }
+  reservations_.clear();
+}
+
+void ReceiveLoop::Handle(Event event) {
+  const absl::Time now = clock_->Now();
+  if (auto* added = std::get_if<NewStream>(&event)) {
+    streams_[added->peer] = std::move(added->stream);
+  } else if (auto* cancel = std::get_if<CancelKey>(&event)) {
+    receiver_.Abort(cancel->key, "cancelled by the client", now);
+  } else {
+    auto& incoming = std::get<StreamEvent>(event);
+    if (incoming.message.has_value()) {
+      receiver_.OnMessage(incoming.peer, *incoming.message, now);
+    } else {
+      spdlog::info("handoff stream gone peer={} status=\"{}\"", incoming.peer.value(),
+                   incoming.status.ToString());
+      receiver_.OnPeerLost(incoming.peer, now);
+      streams_.erase(incoming.peer);
+    }
+  }
+}
+
+void ReceiveLoop::Send(PeerId peer, const HandoffMessage& message) {
+  auto stream = streams_.find(peer);
+  if (stream != streams_.end()) stream->second->Send(message);
+}
+
+absl::Status ReceiveLoop::Reserve(const Offer& offer) {
+  std::shared_ptr<Generation> generation = table_->Find(offer.ids.key);
+  if (generation == nullptr || generation->cancelled) {
+    return absl::NotFoundError("the request is not registered here, or was cancelled");
+  }
+  internal::v1::ResolvedGates gates_proto;
+  if (!gates_proto.ParseFromString(offer.gates)) return absl::InvalidArgumentError("gates: not readable");
+  SLUICE_ASSIGN_OR_RETURN(ResolvedGates gates, GatesFromProto(gates_proto));
+  if (!(gates == generation->gates)) {
+    return absl::FailedPreconditionError("gates: prefill and router disagree on the request's gates");
+  }
+  const SamplingParams& sampling = generation->sampling;
+  const int left = std::max(0, sampling.max_tokens - static_cast<int>(generation->emitted.size()));
+  const int growth = std::min(left, kGrowthRows);
+  std::vector<int> rows;
+  for (int ceiling : offer.ceiling) {
+    if (ceiling > cache_->max_rows()) {
+      return absl::OutOfRangeError(
+          absl::StrCat("ceiling: ", ceiling, " rows exceed the context length ", cache_->max_rows()));
+    }
+    rows.push_back(std::min(ceiling + growth, cache_->max_rows()));
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<SequenceKv> kv,
+      cache_->NewSequence(SelectorOf(gates.selection.kind).parameters(gates.selection), rows));
+  generation->reserved = clock_->Now();
+  metrics_->queue_seconds.Observe(absl::ToDoubleSeconds(generation->reserved - generation->registered));
+  reservations_[offer.ids.key] = {std::move(generation), std::move(kv)};
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveLoop::Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab) {
+  auto found = reservations_.find(key);
+  if (found == reservations_.end()) return absl::NotFoundError("no reservation");
+  for (const SlabRun& run : RunsOf(header, shape_, slab)) {
+    SLUICE_RETURN_IF_ERROR(found->second.kv->Write(header.layer, run.kv_head, run.row_begin,
+                                                   Rows(run.k, shape_, run.n_rows),
+                                                   Rows(run.v, shape_, run.n_rows), run.positions, *ops_));
+  }
+  return ops_->Sync();
+}
+
+void ReceiveLoop::Ready(const HandoffKey& key, const Seal& seal, const std::vector<int>& kept) {
+  auto found = reservations_.find(key);
+  if (found == reservations_.end()) return;
+  Reservation reservation = std::move(found->second);
+  reservations_.erase(found);
+  const SamplingParams& sampling = reservation.generation->sampling;
+  const int left =
+      std::max(0, sampling.max_tokens - static_cast<int>(reservation.generation->emitted.size()));
+  reservation.kv->FinishWrites(std::min(left, kGrowthRows), *ops_);
+  std::shared_ptr<TokenSink> sink = reservation.generation->sink;
+  if (absl::Status status = ops_->Sync(); !status.ok()) {
+    table_->Remove(key);
+    sink->OnError(status);
+    return;
+  }
+  sink->OnReady(clock_->Now() - reservation.generation->reserved);
+  ReadySequence ready;
+  ready.generation = std::move(reservation.generation);
+  ready.kv = std::move(reservation.kv);
+  ready.next_position = seal.logical_len;
+  ready.first_token = seal.first_token;
+  ready.prompt_ids = seal.distinct_prompt_ids;
+  if (!decode_loop_->Start(std::move(ready))) {
+    table_->Remove(key);
+    sink->OnError(absl::ResourceExhaustedError("the decode loop's queue is full; try again"));
+  }
+}
+
+void ReceiveLoop::Released(const HandoffKey& key, HandoffReason reason, const std::string& detail) {
+  spdlog::info("handoff released id={} attempt={} reason={} detail=\"{}\"", key.id, key.attempt,
+               std::string(ReasonName(reason)), detail);
+  transfer_metrics_->failures.At(ReasonName(reason)).Increment();
+  reservations_.erase(key);
+  // The router hears of the failure from prefill and decides; it closes the Generate stream of a dead
+  // attempt.
+}
+
+void ReceiveLoop::PublishMetrics() {
+  const absl::Time now = clock_->Now();
+  const SlotCounts slots = receiver_.slots(now);
+  transfer_metrics_->in_flight.Set(receiver_.live());
+  transfer_metrics_->ring_slots_free.Set(slots.free);
+  transfer_metrics_->ring_slots_busy.Set(slots.busy);
+  transfer_metrics_->ring_slots_quarantined.Set(slots.quarantined);
+  transfer_metrics_->quarantine_oldest_seconds.Set(absl::ToDoubleSeconds(slots.oldest_quarantine));
+  transfer_metrics_->lease_expired.Increment(static_cast<double>(
+      receiver_.leases_expired() - std::exchange(seen_expired_, receiver_.leases_expired())));
+  metrics_->kv_integrity_mismatches.Increment(static_cast<double>(
+      receiver_.integrity_mismatches() - std::exchange(seen_mismatches_, receiver_.integrity_mismatches())));
+  metrics_->in_flight_transfer.Set(receiver_.live());
+  metrics_->in_flight_decode.Set(decode_loop_->running());
+  metrics_->in_flight_queued.Set(std::max(0, table_->size() - receiver_.live() - decode_loop_->running()));
+  metrics_->kv_blocks_free.Set(cache_->pages().free_pages());
+  metrics_->kv_blocks_active.Set(cache_->pages().total_pages() - cache_->pages().free_pages());
+}
+
+}  // namespace sluice
