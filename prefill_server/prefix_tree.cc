@@ -1,0 +1,269 @@
+#include "prefill_server/prefix_tree.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+
+// Three kinds of node: an owner's root (no KV), a block of tokens, a kept set.
+struct PrefixTree::Node {
+  Node* parent = nullptr;
+  // A block's children are keyed by their tokens; an owner's root also holds kept sets by turn id.
+  std::map<std::vector<int32_t>, std::unique_ptr<Node>> blocks;
+  std::map<std::string, std::unique_ptr<Node>, std::less<>> named;
+  std::vector<int32_t> tokens;
+  std::string name;
+  Buffer kv;                            // block: [layer][K|V][n_kv_heads][kBlockTokens][head_dim]
+  std::shared_ptr<const KeptSet> kept;  // kept set
+  int end_position = 0;                 // tokens from the root to here, included
+  int pins = 0;
+  absl::Time last_used;
+
+  size_t bytes() const { return kv.bytes() + (kept != nullptr ? kept->bytes() : 0); }
+  bool evictable() const { return blocks.empty() && named.empty() && pins == 0 && bytes() > 0; }
+};
+
+PrefixTree::PrefixTree(Backend* backend, const KvShape& shape, size_t limit_bytes)
+    : backend_(backend), shape_(shape), limit_bytes_(limit_bytes), root_(std::make_unique<Node>()) {}
+
+PrefixTree::~PrefixTree() {
+  // Iteratively: a path may be thousands of blocks deep.
+  std::vector<std::unique_ptr<Node>> open;
+  open.push_back(std::move(root_));
+  while (!open.empty()) {
+    std::unique_ptr<Node> node = std::move(open.back());
+    open.pop_back();
+    for (auto& [tokens, child] : node->blocks) open.push_back(std::move(child));
+    for (auto& [name, child] : node->named) open.push_back(std::move(child));
+  }
+}
+
+PrefixTree::Path::Path(Path&& other) noexcept { *this = std::move(other); }
+
+PrefixTree::Path& PrefixTree::Path::operator=(Path&& other) noexcept {
+  std::swap(tree_, other.tree_);
+  std::swap(nodes_, other.nodes_);
+  return *this;
+}
+
+PrefixTree::Path::~Path() {
+  for (Node* node : nodes_) --node->pins;
+}
+
+int PrefixTree::Path::rows(LayerId) const { return tokens(); }
+
+absl::Status PrefixTree::Path::Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
+                                    Ops& ops) const {
+  int64_t row = 0;
+  for (const Node* node : nodes_) {
+    ops.Copy(tree_->BlockView(node->kv.data(), layer, 0), k.Slice(1, row, row + kBlockTokens));
+    ops.Copy(tree_->BlockView(node->kv.data(), layer, 1), v.Slice(1, row, row + kBlockTokens));
+    row += kBlockTokens;
+  }
+  std::vector<int32_t> order(row);
+  for (int64_t i = 0; i < row; ++i) order[i] = static_cast<int32_t>(i);
+  // Heads share one row of positions when its stride is 0.
+  const int64_t distinct = positions.stride[0] == 0 ? 1 : positions.shape[0];
+  for (int64_t h = 0; h < distinct; ++h) ops.CopyIn(order.data(), positions.At(h));
+  return absl::OkStatus();
+}
+
+TensorView PrefixTree::BlockView(void* data, LayerId layer, int k_or_v) const {
+  const int64_t part = int64_t{shape_.n_kv_heads} * kBlockTokens * shape_.head_dim;
+  return TensorView::Contiguous(static_cast<char*>(data) + (layer.value() * 2 + k_or_v) * part *
+                                                               static_cast<int64_t>(DTypeSize(shape_.dtype)),
+                                shape_.dtype, {shape_.n_kv_heads, kBlockTokens, shape_.head_dim});
+}
+
+PrefixTree::Node* PrefixTree::OwnerRoot(absl::string_view owner) {
+  std::unique_ptr<Node>& slot = root_->named[std::string(owner)];
+  if (slot == nullptr) {
+    slot = std::make_unique<Node>();
+    slot->parent = root_.get();
+    slot->name = std::string(owner);
+  }
+  return slot.get();
+}
+
+PrefixTree::Path PrefixTree::Match(absl::string_view owner, absl::Span<const int32_t> ids, int max_tokens,
+                                   absl::Time now) {
+  Path path;
+  path.tree_ = this;
+  Node* node = OwnerRoot(owner);
+  const int limit = std::min<int>(max_tokens, static_cast<int>(ids.size()));
+  for (int at = 0; at + kBlockTokens <= limit; at += kBlockTokens) {
+    auto child = node->blocks.find(std::vector<int32_t>(ids.begin() + at, ids.begin() + at + kBlockTokens));
+    if (child == node->blocks.end()) break;
+    node = child->second.get();
+    node->last_used = now;
+    ++node->pins;
+    path.nodes_.push_back(node);
+  }
+  return path;
+}
+
+PrefixTree::Extension PrefixTree::Begin(absl::string_view owner, absl::Span<const int32_t> ids,
+                                        const Path& path, absl::Time now) {
+  Extension extension;
+  extension.tree_ = this;
+  extension.owner_ = std::string(owner);
+  extension.ids_.assign(ids.begin(), ids.end());
+  extension.first_token_ = path.tokens();
+  const int blocks = (static_cast<int>(ids.size()) - extension.first_token_) / kBlockTokens;
+  for (int i = 0; i < blocks; ++i) {
+    if (!MakeRoom(block_bytes(), now)) break;
+    absl::StatusOr<Buffer> block = backend_->Allocate(block_bytes());
+    if (!block.ok()) break;
+    bytes_ += block_bytes();
+    extension.blocks_.push_back(*std::move(block));
+  }
+  return extension;
+}
+
+PrefixTree::Extension::Extension(Extension&& other) noexcept { *this = std::move(other); }
+
+PrefixTree::Extension& PrefixTree::Extension::operator=(Extension&& other) noexcept {
+  std::swap(owner_, other.owner_);
+  std::swap(ids_, other.ids_);
+  std::swap(first_token_, other.first_token_);
+  std::swap(blocks_, other.blocks_);
+  std::swap(tree_, other.tree_);
+  return *this;
+}
+
+PrefixTree::Extension::~Extension() {
+  for (const Buffer& block : blocks_) tree_->bytes_ -= block.bytes();
+}
+
+void PrefixTree::Extension::Write(LayerId layer, TensorView k, TensorView v, Ops& ops) {
+  int64_t row = 0;
+  for (Buffer& block : blocks_) {
+    ops.Copy(k.Slice(1, row, row + kBlockTokens), tree_->BlockView(block.data(), layer, 0));
+    ops.Copy(v.Slice(1, row, row + kBlockTokens), tree_->BlockView(block.data(), layer, 1));
+    row += kBlockTokens;
+  }
+}
+
+void PrefixTree::Publish(Extension extension, absl::Time now) {
+  // Walk to where the extension begins. If eviction or truncation took the path meanwhile, its blocks are
+  // orphans.
+  Node* node = OwnerRoot(extension.owner_);
+  auto tokens_at = [&](int at) {
+    return std::vector<int32_t>(extension.ids_.begin() + at, extension.ids_.begin() + at + kBlockTokens);
+  };
+  int at = 0;
+  for (; at < extension.first_token_ && node != nullptr; at += kBlockTokens) {
+    auto child = node->blocks.find(tokens_at(at));
+    node = child == node->blocks.end() ? nullptr : child->second.get();
+  }
+  for (Buffer& block : extension.blocks_) {
+    std::unique_ptr<Node>* slot = node == nullptr ? nullptr : &node->blocks[tokens_at(at)];
+    if (slot == nullptr || *slot != nullptr) {
+      bytes_ -= block.bytes();  // no place for it, or another session published the same block first
+    } else {
+      *slot = std::make_unique<Node>();
+      (*slot)->parent = node;
+      (*slot)->tokens = tokens_at(at);
+      (*slot)->kv = std::move(block);
+      (*slot)->end_position = at + kBlockTokens;
+    }
+    if (slot != nullptr) {
+      node = slot->get();
+      node->last_used = now;
+    }
+    at += kBlockTokens;
+  }
+  extension.blocks_.clear();
+}
+
+int PrefixTree::KeptSet::rows(LayerId layer) const {
+  return layers[layer.value()].kept.empty() ? 0 : layers[layer.value()].kept[0];
+}
+
+absl::Status PrefixTree::KeptSet::Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
+                                       Ops& ops) const {
+  const KeptLayer& kept = layers[layer.value()];
+  const int64_t heads = static_cast<int64_t>(kept.kept.size());
+  const int64_t rows = this->rows(layer);
+  for (int n : kept.kept) {
+    if (n != rows)
+      return absl::UnimplementedError("history=evict over heads that keep different numbers of rows");
+  }
+  ops.Copy(kept.k.View(k.dtype, {heads, rows, head_dim}), k);
+  ops.Copy(kept.v.View(v.dtype, {heads, rows, head_dim}), v);
+  ops.Copy(kept.positions.View(DType::kI32, {heads, rows}), positions);
+  return absl::OkStatus();
+}
+
+size_t PrefixTree::KeptSet::bytes() const {
+  size_t sum = 0;
+  for (const KeptLayer& layer : layers) sum += layer.k.bytes() + layer.v.bytes() + layer.positions.bytes();
+  return sum;
+}
+
+void PrefixTree::PutKept(absl::string_view owner, absl::string_view turn_id,
+                         std::shared_ptr<const KeptSet> kept, absl::Time now) {
+  if (!MakeRoom(kept->bytes(), now)) return;
+  Node* parent = OwnerRoot(owner);
+  std::unique_ptr<Node>& slot = parent->named[std::string(turn_id)];
+  if (slot != nullptr) bytes_ -= slot->bytes();
+  slot = std::make_unique<Node>();
+  slot->parent = parent;
+  slot->name = std::string(turn_id);
+  slot->end_position = static_cast<int>(kept->ids.size());
+  slot->kept = std::move(kept);
+  slot->last_used = now;
+  bytes_ += slot->bytes();
+}
+
+std::shared_ptr<const PrefixTree::KeptSet> PrefixTree::FindKept(absl::string_view owner,
+                                                                absl::string_view turn_id, absl::Time now) {
+  Node* parent = OwnerRoot(owner);
+  auto found = parent->named.find(turn_id);
+  if (found == parent->named.end()) return nullptr;
+  found->second->last_used = now;
+  return found->second->kept;
+}
+
+bool PrefixTree::MakeRoom(size_t bytes, absl::Time now) {
+  if (bytes > limit_bytes_) return false;
+  while (bytes_ + bytes > limit_bytes_) {
+    // Value of a leaf = seconds of recomputing it per byte and idle second. Recomputing grows with the
+    // position (attention over everything before); kFlatTokens weighs the linear layers against it.
+    constexpr double kFlatTokens = 4096;
+    Node* worst = nullptr;
+    double worst_value = 0;
+    std::vector<Node*> open = {root_.get()};
+    while (!open.empty()) {
+      Node* node = open.back();
+      open.pop_back();
+      for (auto& [tokens, child] : node->blocks) open.push_back(child.get());
+      for (auto& [name, child] : node->named) open.push_back(child.get());
+      if (!node->evictable()) continue;
+      double tokens = node->kept != nullptr ? node->end_position : kBlockTokens;
+      double cost = tokens * (kFlatTokens + node->end_position);
+      double idle = absl::ToDoubleSeconds(now - node->last_used) + 1e-3;
+      double value = cost / (static_cast<double>(node->bytes()) * idle);
+      if (worst == nullptr || value < worst_value) {
+        worst = node;
+        worst_value = value;
+      }
+    }
+    if (worst == nullptr) return false;
+    Evict(worst);
+  }
+  return true;
+}
+
+void PrefixTree::Evict(Node* node) {
+  bytes_ -= node->bytes();
+  ++evictions_;
+  Node* parent = node->parent;
+  if (node->kept != nullptr) {
+    parent->named.erase(node->name);
+  } else {
+    parent->blocks.erase(std::vector<int32_t>(node->tokens));
+  }
+}
+
+}  // namespace sluice

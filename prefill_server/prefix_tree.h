@@ -1,0 +1,117 @@
+// Role: what sessions remember on prefill: one tree of token blocks with their full K,V per layer. A session
+// is a path in it, a fork shares the path, two sessions over one document share its blocks. A history that
+// was evicted (RocketKV without MT) is one private kept set, a leaf under the owner's root named by its turn.
+// Why blocks: 64 tokens are the unit of sharing and of eviction; a tail shorter than that is computed again.
+// Under the memory limit the least valuable leaf goes first: the cheaper to recompute for its bytes and the
+// longer idle, the sooner. Token ids live in the router: whatever is lost here can be rebuilt. Threads: one
+// loop (the prefill loop). Counters may be read by any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/engine/prefill_pass.h"
+#include "common/kvcache/kept_layer.h"
+#include "common/kvcache/kv_shape.h"
+#include "kernels/backend.h"
+
+namespace sluice {
+
+class PrefixTree {
+  struct Node;
+
+ public:
+  static constexpr int kBlockTokens = 64;
+
+  PrefixTree(Backend* backend, const KvShape& shape, size_t limit_bytes);
+  ~PrefixTree();
+
+  // Pins nodes against eviction as long as it lives; must not outlive the tree.
+  class Path final : public HistoryReader {
+   public:
+    Path() = default;
+    Path(Path&& other) noexcept;
+    Path& operator=(Path&& other) noexcept;
+    ~Path() override;
+    int tokens() const { return static_cast<int>(nodes_.size()) * kBlockTokens; }
+    int rows(LayerId layer) const override;
+    absl::Status Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
+                      Ops& ops) const override;
+
+   private:
+    friend class PrefixTree;
+    const PrefixTree* tree_ = nullptr;
+    std::vector<Node*> nodes_;
+  };
+
+  // The longest stored prefix of `ids`, at most `max_tokens`, in whole blocks.
+  Path Match(absl::string_view owner, absl::Span<const int32_t> ids, int max_tokens, absl::Time now);
+
+  // Takes the new tokens' K,V of a pass, layer by layer, and publishes whole blocks at the end. What does not
+  // fit into the limit is not remembered.
+  class Extension {
+   public:
+    Extension() = default;
+    Extension(Extension&& other) noexcept;
+    Extension& operator=(Extension&& other) noexcept;
+    ~Extension();  // what was not published is given back
+    // k, v [n_kv_heads, n, head_dim]: rows of ids[path.tokens()...].
+    void Write(LayerId layer, TensorView k, TensorView v, Ops& ops);
+
+   private:
+    friend class PrefixTree;
+    std::string owner_;
+    std::vector<int32_t> ids_;
+    int first_token_ = 0;
+    std::vector<Buffer> blocks_;
+    PrefixTree* tree_ = nullptr;
+  };
+  Extension Begin(absl::string_view owner, absl::Span<const int32_t> ids, const Path& path, absl::Time now);
+  void Publish(Extension extension, absl::Time now);
+
+  // history=evict: the kept set of a turn, immutable, shared by forks of the turn.
+  struct KeptSet final : public HistoryReader {
+    std::vector<KeptLayer> layers;
+    std::vector<int32_t> ids;  // the tokens it stands for
+    int head_dim = 0;
+    int rows(LayerId layer) const override;
+    absl::Status Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
+                      Ops& ops) const override;
+    size_t bytes() const;
+  };
+  void PutKept(absl::string_view owner, absl::string_view turn_id, std::shared_ptr<const KeptSet> kept,
+               absl::Time now);
+  // Null when unknown or evicted.
+  std::shared_ptr<const KeptSet> FindKept(absl::string_view owner, absl::string_view turn_id, absl::Time now);
+
+  size_t bytes() const { return bytes_; }
+  size_t limit_bytes() const { return limit_bytes_; }
+  int64_t evictions() const { return evictions_; }
+  // Frees unpinned nodes, least valuable first, until `bytes` more fit under the limit. False: they never
+  // will.
+  bool MakeRoom(size_t bytes, absl::Time now);
+
+ private:
+  size_t block_bytes() const { return shape_.token_bytes() * kBlockTokens; }
+  TensorView BlockView(void* data, LayerId layer, int k_or_v) const;
+  Node* OwnerRoot(absl::string_view owner);
+  void Evict(Node* node);
+
+  Backend* const backend_;
+  const KvShape shape_;
+  const size_t limit_bytes_;
+  std::atomic<size_t> bytes_{0};
+  std::atomic<int64_t> evictions_{0};
+  std::unique_ptr<Node> root_;
+};
+
+}  // namespace sluice
