@@ -1,0 +1,78 @@
+// Role: computes prompts, layer by layer: the queue, the passes under way, session history. After every layer
+// it looks at its queue and at cancellations; finished layers go to the send loop while the next one
+// computes. Threads: one of its own ("prefill"). Submit may be called by any thread.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/queue.h"
+#include "common/base/thread.h"
+#include "common/engine/prefill_pass.h"
+#include "common/metrics/worker_metrics.h"
+#include "common/model/model.h"
+#include "prefill_server/prefill_job.h"
+#include "prefill_server/prefix_tree.h"
+#include "prefill_server/scheduler.h"
+#include "prefill_server/send_loop.h"
+
+namespace sluice {
+
+struct PrefillLoopOptions {
+  SchedulerOptions scheduler;
+  int max_queue = 256;       // prompts that wait
+  size_t work_bytes = 0;     // scratch and kept sets of prompts under way
+  size_t history_bytes = 0;  // the prefix tree
+};
+
+class PrefillLoop {
+ public:
+  PrefillLoop(const Model* model, SendLoop* send_loop, const PrefillLoopOptions& options, const Clock* clock,
+              PrefillMetrics* metrics);
+  ~PrefillLoop();
+
+  // ResourceExhausted: the queue is full, or the prompt can never fit (the text has the arithmetic).
+  absl::Status Submit(std::shared_ptr<PrefillJob> job);
+  void Stop();
+
+  int queued() const { return queued_; }
+  int64_t queued_tokens() const { return queued_tokens_; }
+  int running() const { return running_; }
+  const PrefixTree& history() const { return history_; }
+
+ private:
+  class Sequence;
+  struct Pass;
+
+  void Run();
+  SchedulerState Look(std::vector<QueuedPrompt>* prompts) const;
+  size_t BytesOf(const PrefillJob& job) const;
+  size_t BytesInUse() const;
+  void StartPass(const std::vector<int>& picked, bool is_long);
+  void RunLayer(std::unique_ptr<Pass>* slot);
+  void FinishPass(Pass* pass);
+  void DropCancelled();
+
+  const Model* const model_;
+  SendLoop* const send_loop_;
+  const PrefillLoopOptions options_;
+  const Clock* const clock_;
+  PrefillMetrics* const metrics_;
+  PrefixTree history_;
+  BoundedQueue<std::shared_ptr<PrefillJob>> inbox_;
+  std::deque<std::shared_ptr<PrefillJob>> queue_;
+  std::unique_ptr<Pass> long_pass_, short_pass_;
+  bool long_pass_owed_ = false;
+  // Kept sets that the send loop still holds: bytes go when the job does.
+  std::vector<std::pair<std::weak_ptr<PrefillJob>, size_t>> handed_over_;
+  std::atomic<int> queued_{0}, running_{0};
+  std::atomic<int64_t> queued_tokens_{0};
+  int64_t seen_evictions_ = 0;
+  std::atomic<bool> stopping_{false};
+  NamedThread thread_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// Role: the prefill end of the hand-off: owns the sender machine, the transport and the control streams to
+// decode servers. Takes finished layers from the prefill loop while it computes the next, serves later
+// attempts of a job from its kept set, and forgets a job when it is committed, cancelled or unclaimed for too
+// long. Threads: one of its own ("transfer"). The public functions may be called by any thread.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "common/base/clock.h"
+#include "common/base/queue.h"
+#include "common/base/thread.h"
+#include "common/handoff/sender.h"
+#include "common/metrics/kv_transfer_metrics.h"
+#include "common/metrics/worker_metrics.h"
+#include "common/rpc/handoff_stream.h"
+#include "prefill_server/prefill_job.h"
+
+namespace sluice {
+
+class SendLoop final : public SenderHost {
+ public:
+  // How long a job whose attempt failed waits for the router's next one.
+  static constexpr absl::Duration kParkTime = absl::Seconds(30);
+
+  SendLoop(HandoffSenderOptions options, std::unique_ptr<KvTransport> transport, const Clock* clock,
+           PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics);
+  ~SendLoop() override;
+
+  void Offer(std::shared_ptr<PrefillJob> job);  // compute starts
+  void LayerDone(std::shared_ptr<PrefillJob> job, LayerId layer);
+  void Sealed(std::shared_ptr<PrefillJob> job, absl::Time attention_done);
+  void Failed(std::shared_ptr<PrefillJob> job, absl::Status status);
+  void Done(std::shared_ptr<PrefillJob> job);  // the first token ended the turn: nothing to hand off
+  void Retry(const std::string& handoff_id, Attempt attempt);  // a later attempt, from the kept set
+  void Cancel(const HandoffKey& key);
+  void Stop();
+
+  int live() const { return live_; }  // jobs known here
+
+ private:
+  struct Job {
+    std::shared_ptr<PrefillJob> job;
+    HandoffKey key;  // of the attempt under way
+    bool attempt_live = false;
+    int layers_done = 0;
+    bool sealed = false;
+    absl::Time attention_done;
+    absl::Time offered;
+    absl::Time parked = absl::InfiniteFuture();  // since when no attempt is under way
+  };
+  using Action = std::function<void()>;
+  using Event = std::variant<Action, StreamEvent>;
+
+  void Run();
+  void Post(Action action);
+  void StartAttempt(Job* job);
+  void OnStream(StreamEvent event);
+  void Drop(const std::string& handoff_id);
+  PeerId Dial(const std::string& address);
+  void PublishMetrics();
+
+  void Send(PeerId peer, const HandoffMessage& message) override;
+  absl::Status FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
+                        char* slot) override;
+  void OnPeerReady(PeerId peer, double bytes_per_second) override;
+  void OnPeerDown(PeerId peer, const absl::Status& why) override;
+  void OnResult(const HandoffKey& key, const HandoffResult& result) override;
+
+  const KvShape shape_;
+  const std::unique_ptr<KvTransport> transport_;
+  const Clock* const clock_;
+  PrefillMetrics* const metrics_;
+  KvTransferMetrics* const transfer_metrics_;
+  std::unique_ptr<HandoffSender> sender_;
+  struct Peer {
+    std::string address;
+    std::shared_ptr<HandoffStream> stream;
+  };
+  std::map<PeerId, Peer> peers_;
+  std::map<std::string, PeerId, std::less<>> peer_of_;  // by address
+  int next_peer_ = 1;
+  std::map<std::string, Job, std::less<>> jobs_;  // by handoff id
+  std::vector<std::pair<HandoffKey, HandoffResult>>
+      results_;  // the machine's, handled after its call returned
+  std::vector<PeerId> lost_;
+  BoundedQueue<Event> inbox_{1 << 16};
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> live_{0};
+  int64_t seen_expired_ = 0;
+  NamedThread thread_;
+};
+
+}  // namespace sluice
