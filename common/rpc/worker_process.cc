@@ -1,0 +1,117 @@
+#include "common/rpc/worker_process.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/model/model_dir.h"
+#include "common/transport/transports.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace sluice {
+namespace {
+
+sigset_t StopSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+}  // namespace
+
+void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
+  app->set_config("--config", "", "TOML file with the options below")->envname("SLUICE_CONFIG");
+  auto add = [app](const char* flag, auto& value, const char* help, const char* env, const char* group) {
+    return app->add_option(flag, value, help)->envname(env)->group(group)->capture_default_str();
+  };
+  add("--model", options->model, "Hugging Face directory or GGUF file", "SLUICE_MODEL", "Model")->required();
+  add("--model-name", options->model_name, "name that clients use (default: the directory's)",
+      "SLUICE_MODEL_NAME", "Model");
+  add("--threads", options->threads, "CPU threads for the model; 0: one per core", "SLUICE_THREADS", "Model")
+      ->check(CLI::Range(0, 1024));
+  add("--isa", options->isa, "instruction set: auto, avx2, avx512, avx512_bf16", "SLUICE_ISA", "Model");
+  add("--name", options->name, "name of this worker (default: role and process id)", "SLUICE_WORKER_NAME",
+      "Network");
+  add("--router", options->router, "router's internal address, host:port", "SLUICE_ROUTER", "Network");
+  add("--listen", options->listen, "own address, host:port; port 0 takes a free one", "SLUICE_LISTEN",
+      "Network");
+  add("--advertise", options->advertise, "host that others dial (default: the host of --listen)",
+      "SLUICE_ADVERTISE", "Network");
+  add("--metrics-listen", options->metrics_listen, "address of /metrics", "SLUICE_METRICS_LISTEN", "Network");
+  add("--stop-timeout", options->stop_seconds, "seconds that running requests get at shutdown",
+      "SLUICE_STOP_TIMEOUT", "Network")
+      ->check(CLI::Range(0, 3600));
+  add("--transport", options->transport,
+      absl::StrCat("one of ", absl::StrJoin(TransportNames(), ", ")).c_str(), "SLUICE_TRANSPORT", "Hand-off");
+  add("--ucx-tls", options->ucx_tls, "UCX transports, comma-separated (default: tcp)", "SLUICE_UCX_TLS",
+      "Hand-off");
+  add("--ring-slots", options->ring_slots, "slots of a ring", "SLUICE_RING_SLOTS", "Hand-off")
+      ->check(CLI::Range(1, 1024));
+  add("--slot-kib", options->slot_kib, "KiB of a slot", "SLUICE_SLOT_KIB", "Hand-off")
+      ->check(CLI::Range(4, 1 << 20));
+  add("--log-level", options->log_level, "trace, debug, info, warn, error", "SLUICE_LOG_LEVEL", "Logs");
+}
+
+absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
+                                            std::function<void(double)> progress) {
+  CpuOptions cpu;
+  cpu.threads = options.threads;
+  if (options.isa != "auto") {
+    SLUICE_ASSIGN_OR_RETURN(cpu.isa, ParseCpuIsa(options.isa));
+  }
+  LoadedModel loaded;
+  SLUICE_ASSIGN_OR_RETURN(loaded.backend, NewCpuBackend(cpu));
+  SLUICE_ASSIGN_OR_RETURN(ModelFiles files, OpenModel(options.model));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(options.model));
+  LoadOptions load;
+  load.progress = std::move(progress);
+  SLUICE_ASSIGN_OR_RETURN(loaded.model, Model::Load(files.shape, files.weights, loaded.backend.get(), load));
+
+  const ModelShape& shape = loaded.model->shape();
+  internal::v1::ModelIdentity& id = loaded.identity;
+  id.set_name(options.model_name.empty() ? shape.name : options.model_name);
+  id.set_weights_hash(WeightsHash(files));
+  id.set_tokenizer_hash(tokenizer->hash());
+  id.set_rope_hash(RopeHash(shape));
+  id.set_kv_dtype("bf16");
+  id.set_layers(shape.n_layers);
+  id.set_q_heads(shape.n_q_heads);
+  id.set_kv_heads(shape.n_kv_heads);
+  id.set_head_dim(shape.head_dim);
+  id.set_vocabulary(shape.vocab);
+  id.set_context(shape.context);
+  loaded.compatibility = {id.weights_hash(),  id.tokenizer_hash(), id.rope_hash(),   id.kv_dtype(),
+                          PagedKv::kPageRows, shape.n_layers,      shape.n_kv_heads, shape.head_dim};
+  return loaded;
+}
+
+absl::StatusOr<std::unique_ptr<KvTransport>> MakeWorkerTransport(const WorkerOptions& options) {
+  TransportOptions transport;
+  transport.ucx_tls = options.ucx_tls;
+  return MakeTransport(options.transport, transport);
+}
+
+std::string DialAddress(const WorkerOptions& options, int port) {
+  std::string host = options.advertise;
+  if (host.empty()) host = options.listen.substr(0, options.listen.rfind(':'));
+  return absl::StrCat(host, ":", port);
+}
+
+void BlockStopSignals() {
+  const sigset_t set = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+void WaitForStopSignal() {
+  const sigset_t set = StopSignals();
+  int signal = 0;
+  sigwait(&set, &signal);
+}
+
+}  // namespace sluice

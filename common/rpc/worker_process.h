@@ -1,0 +1,61 @@
+// Role: what the two worker processes share: flags, the model with its progress, identities, the wait for a
+// signal. Threads: main.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/handoff/compatibility.h"
+#include "common/model/model.h"
+#include "common/transport/kv_transport.h"
+#include "kernels/backend.h"
+#include "sluice/internal/v1/worker.pb.h"
+
+namespace sluice {
+
+struct WorkerOptions {
+  std::string model;       // HF directory or GGUF file
+  std::string model_name;  // as clients call it; default: the directory's name
+  std::string name;        // of this worker
+  std::string router = "127.0.0.1:7101";
+  std::string listen = "127.0.0.1:0";
+  std::string advertise;  // host of the address that others dial; default: the host of `listen`
+  std::string metrics_listen = "127.0.0.1:0";
+  std::string transport = "ucx";
+  std::string ucx_tls;
+  std::string isa = "auto";
+  int threads = 0;
+  int ring_slots = 8;
+  int slot_kib = 1024;
+  int stop_seconds = 10;
+  std::string log_level = "info";
+};
+
+// Flag > environment (SLUICE_...) > --config file.
+void AddWorkerFlags(CLI::App* app, WorkerOptions* options);
+
+// A model on a backend with everything that names it.
+struct LoadedModel {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Model> model;
+  internal::v1::ModelIdentity identity;
+  Compatibility compatibility;
+};
+
+// progress: 0..1. Errors name the flag to change.
+absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
+                                            std::function<void(double)> progress);
+
+absl::StatusOr<std::unique_ptr<KvTransport>> MakeWorkerTransport(const WorkerOptions& options);
+
+// host:port that others dial.
+std::string DialAddress(const WorkerOptions& options, int port);
+
+// Blocks SIGINT and SIGTERM in this thread and those it starts: call it first in main.
+void BlockStopSignals();
+// Waits for SIGINT or SIGTERM.
+void WaitForStopSignal();
+
+}  // namespace sluice

@@ -1,0 +1,130 @@
+// sluice-prefill: flags to structs to objects.
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random_id.h"
+#include "common/compression/compression_spec.h"
+#include "common/rpc/rpc_server.h"
+#include "common/rpc/worker_process.h"
+#include "common/rpc/worker_registration.h"
+#include "common/transport/transports.h"
+#include "prefill_server/prefill_loop.h"
+#include "prefill_server/prefill_service.h"
+#include "prefill_server/send_loop.h"
+
+namespace sluice {
+namespace {
+
+struct Options {
+  WorkerOptions worker;
+  PrefillLoopOptions loop;
+  int history_memory_mb = 1024;
+  int work_memory_mb = 2048;
+};
+
+absl::Status Serve(Options options) {
+  if (options.worker.name.empty()) options.worker.name = absl::StrCat("prefill-", getpid());
+  PrefillLabels labels;
+  for (const Preset& preset : Presets()) labels.algorithms.push_back(preset.name);
+  labels.transports = TransportNames();
+  MetricsRegistry registry({"prefill", options.worker.model_name, SLUICE_VERSION});
+  PrefillMetrics metrics(&registry, labels);
+  KvTransferMetrics transfer_metrics(&registry);
+  SLUICE_ASSIGN_OR_RETURN(int metrics_port,
+                          registry.Serve(options.worker.metrics_listen, "--metrics-listen"));
+  spdlog::info("metrics port={}", metrics_port);
+
+  const SteadyClock clock;
+  const absl::Time load_began = clock.Now();
+  SLUICE_ASSIGN_OR_RETURN(LoadedModel loaded, LoadWorkerModel(options.worker, [&metrics](double done) {
+                            metrics.model_load_progress_ratio.Set(done);
+                          }));
+  metrics.model_load_seconds.Set(absl::ToDoubleSeconds(clock.Now() - load_began));
+  const Model& model = *loaded.model;
+  spdlog::info("model loaded name={} device=\"{}\" weights_mb={} seconds={:.1f}", loaded.identity.name(),
+               loaded.backend->description(), model.weight_bytes() >> 20,
+               absl::ToDoubleSeconds(clock.Now() - load_began));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport, MakeWorkerTransport(options.worker));
+
+  HandoffSenderOptions sender;
+  sender.incarnation = RandomId128();
+  sender.compatibility = loaded.compatibility;
+  sender.shape = model.kv_shape();
+  sender.ring_slots = options.worker.ring_slots;
+  sender.slot_bytes = static_cast<size_t>(options.worker.slot_kib) << 10;
+  SendLoop send_loop(sender, std::move(transport), &clock, &metrics, &transfer_metrics);
+  options.loop.history_bytes = static_cast<size_t>(options.history_memory_mb) << 20;
+  options.loop.work_bytes = static_cast<size_t>(options.work_memory_mb) << 20;
+  PrefillLoop prefill_loop(&model, &send_loop, options.loop, &clock, &metrics);
+  PrefillService service(&model, &prefill_loop, &send_loop, &clock);
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
+                          RpcServer::Start({options.worker.listen, "--listen"}, {&service}));
+
+  internal::v1::WorkerReport report;
+  report.set_name(options.worker.name);
+  report.set_role("prefill");
+  report.set_address(DialAddress(options.worker, server->port()));
+  report.set_incarnation(sender.incarnation);
+  *report.mutable_model() = loaded.identity;
+  WorkerRegistration registration(options.worker.router, report, [&] {
+    internal::v1::WorkerLoad load;
+    load.set_running(prefill_loop.running());
+    load.set_queued(prefill_loop.queued());
+    load.set_queued_tokens(prefill_loop.queued_tokens());
+    load.set_ready(true);
+    return load;
+  });
+  metrics.ready.Set(1);
+  server->SetServing("sluice.internal.v1.PrefillWorker", true);
+  spdlog::info("prefill ready name={} address={} router={}", options.worker.name, report.address(),
+               options.worker.router);
+
+  WaitForStopSignal();
+  spdlog::info("prefill stopping");
+  metrics.ready.Set(0);
+  registration.Stop();
+  server->Stop(absl::Seconds(options.worker.stop_seconds));
+  prefill_loop.Stop();
+  send_loop.Stop();
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  BlockStopSignals();
+  Options options;
+  CLI::App app("sluice-prefill: computes prompts layer by layer and hands the kept KV to decode servers");
+  AddWorkerFlags(&app, &options.worker);
+  auto add = [&app](const char* flag, int& value, const char* help, const char* env, const char* group,
+                    int most) {
+    app.add_option(flag, value, help)
+        ->envname(env)
+        ->group(group)
+        ->check(CLI::Range(1, most))
+        ->capture_default_str();
+  };
+  add("--history-memory", options.history_memory_mb, "MB of session history", "SLUICE_HISTORY_MEMORY",
+      "Memory", 1 << 24);
+  add("--work-memory", options.work_memory_mb, "MB of scratch and kept sets of prompts under way",
+      "SLUICE_WORK_MEMORY", "Memory", 1 << 24);
+  add("--max-queue", options.loop.max_queue, "prompts that wait", "SLUICE_MAX_QUEUE", "Scheduling", 1 << 20);
+  add("--short-tokens", options.loop.scheduler.short_tokens, "prompts up to so many tokens share a pass",
+      "SLUICE_SHORT_TOKENS", "Scheduling", 1 << 20);
+  add("--batch-tokens", options.loop.scheduler.max_batch_tokens, "tokens of one shared pass",
+      "SLUICE_BATCH_TOKENS", "Scheduling", 1 << 20);
+  CLI11_PARSE(app, argc, argv);
+  spdlog::set_level(spdlog::level::from_str(options.worker.log_level));
+  absl::Status status = Serve(std::move(options));
+  if (!status.ok()) {
+    spdlog::error("prefill failed: {}", std::string(status.message()));
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) { return sluice::Main(argc, argv); }
