@@ -19,11 +19,3 @@ pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 # UCX: Debian's for machines without a GPU, or the PyPI wheel libucx-cu13, whose CMake package is found
 # with -DCMAKE_PREFIX_PATH=<site-packages>/libucx.
 find_package(ucx REQUIRED)
-
-# CUDA code is compiled wherever nvcc 13 is found; elsewhere the CPU backend is the only one.
-include(CheckLanguage)
-check_language(CUDA)
-set(SLUICE_CUDA OFF)
-if(CMAKE_CUDA_COMPILER)
-  set(SLUICE_CUDA ON)
-endif()
