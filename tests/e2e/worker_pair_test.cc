@@ -1,0 +1,218 @@
+// What a prefill and a decode server joined by a transport must equal, and what they must give back.
+#include "tests/support/worker_pair.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "common/compression/compression_spec.h"
+#include "tests/support/local_engine.h"
+#include "tests/support/needle_prompts.h"
+#include "tests/support/test_model.h"
+
+namespace sluice {
+namespace {
+
+ResolvedGates Gates(const std::string& preset, int budget, int prompt_tokens, int turn_tokens,
+                    int max_tokens) {
+  CompressionSpec spec;
+  spec.preset = preset;
+  if (preset != "full") spec.budget_tokens = budget;
+  spec.min_prompt_tokens = 0;
+  spec.split_max_tokens = 32;
+  const ModelShape& shape = NeedleModel().shape();
+  GateContext context;
+  context.prompt_tokens = prompt_tokens;
+  context.turn_tokens = turn_tokens;
+  context.max_tokens = max_tokens;
+  context.context = shape.context;
+  context.head_dim = shape.head_dim;
+  context.n_layers = shape.n_layers;
+  context.tsp_layer = shape.tsp_layer;
+  absl::StatusOr<ResolvedGates> gates = ResolveGates(spec, context, nullptr);
+  EXPECT_TRUE(gates.ok()) << gates.status();
+  return *gates;
+}
+
+PairRequest Ask(const std::vector<int32_t>& ids, const std::string& preset, int budget, int max_tokens) {
+  PairRequest request;
+  request.prompt_ids = ids;
+  request.gates =
+      Gates(preset, budget, static_cast<int>(ids.size()), static_cast<int>(ids.size()), max_tokens);
+  request.sampling.max_tokens = max_tokens;
+  return request;
+}
+
+class WorkerPair : public testing::TestWithParam<std::string> {
+ protected:
+  WorkerPair() : decode_(NeedleModel(), GetParam()), prefill_(NeedleModel(), GetParam()) {}
+  ~WorkerPair() override { EXPECT_TRUE(WaitIdle(prefill_, decode_)) << "something leaked"; }
+
+  std::vector<int32_t> Run(const PairRequest& request) {
+    absl::StatusOr<PairReply> reply = RunPair(prefill_, decode_, request);
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    if (!reply.ok()) return {};
+    last_ = *reply;
+    return reply->ids;
+  }
+  static std::vector<int32_t> Local(const PairRequest& request) {
+    auto ids = Generate(NeedleModel(), {request.prompt_ids, request.gates}, request.sampling.max_tokens);
+    EXPECT_TRUE(ids.ok()) << ids.status();
+    return ids.ok() ? *ids : std::vector<int32_t>{};
+  }
+
+  TestDecode decode_;
+  TestPrefill prefill_;
+  PairReply last_;
+};
+
+TEST_P(WorkerPair, EqualsTheEngineWithoutServersOrWire) {
+  const NeedlePrompt prompt = MakeNeedlePrompt(1500, 0.4, 7);
+  for (const char* preset : {"full", "rocketkv", "sluice", "snapkv", "streaming_llm"}) {
+    SCOPED_TRACE(preset);
+    const PairRequest request = Ask(prompt.ids, preset, 256, 12);
+    EXPECT_EQ(Run(request), Local(request));
+    EXPECT_EQ(last_.finish, "length");
+  }
+}
+
+TEST_P(WorkerPair, OnlyTheKeptRowsCrossTheWire) {
+  const NeedlePrompt prompt = MakeNeedlePrompt(1500, 0.4, 8);
+  const KvShape& shape = NeedleModel().kv_shape();
+  Run(Ask(prompt.ids, "full", 0, 4));
+  EXPECT_EQ(last_.handed_off.kept().bytes_kept(), last_.handed_off.kept().bytes_full());
+  EXPECT_EQ(last_.handed_off.kept().bytes_full(), shape.token_bytes() * prompt.ids.size());
+  Run(Ask(prompt.ids, "snapkv", 128, 4));
+  EXPECT_EQ(last_.handed_off.kept().kept_min(), 128);
+  EXPECT_EQ(last_.handed_off.kept().bytes_kept(), shape.token_bytes() * 128);
+  EXPECT_EQ(last_.handed_off.wire_bytes(),
+            (shape.token_bytes() + 4u * shape.n_layers * shape.n_kv_heads) * 128);
+}
+
+TEST_P(WorkerPair, EightAtOnceEqualEightSingles) {
+  std::vector<PairRequest> requests;
+  for (int i = 0; i < 8; ++i) {
+    const NeedlePrompt prompt = MakeNeedlePrompt(300 + 90 * i, 0.1 * i, 20 + i);
+    requests.push_back(Ask(prompt.ids, i % 2 == 0 ? "full" : "rocketkv", 128, 10));
+  }
+  std::vector<std::vector<int32_t>> alone, together(requests.size());
+  for (const PairRequest& request : requests) alone.push_back(Run(request));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    threads.emplace_back([&, i] {
+      absl::StatusOr<PairReply> reply = RunPair(prefill_, decode_, requests[i]);
+      if (reply.ok()) together[i] = reply->ids;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(together, alone);
+}
+
+TEST_P(WorkerPair, AWarmTurnEqualsAColdOneAndComputesOnlyItsTail) {
+  std::vector<int32_t> first = MakeNeedlePrompt(900, 0.5, 3).ids;
+  PairRequest turn1 = Ask(first, "full", 0, 8);
+  turn1.gates.history = HistoryKind::kKeep;
+  turn1.session_id = "s";
+  turn1.turn_id = "t1";
+  std::vector<int32_t> answer = Run(turn1);
+  EXPECT_EQ(last_.first.cached_tokens(), 0);
+
+  std::vector<int32_t> second = first;
+  second.insert(second.end(), answer.begin(), answer.end());
+  const std::vector<int32_t> more = MakeNeedlePrompt(200, 0.5, 4).ids;
+  second.insert(second.end(), more.begin(), more.end());
+  PairRequest turn2 = Ask(second, "full", 0, 8);
+  turn2.gates.history = HistoryKind::kKeep;
+  const std::vector<int32_t> cold = Run(turn2);
+  turn2.session_id = "s";
+  turn2.turn_id = "t2";
+  turn2.parent_turn_id = "t1";
+  const std::vector<int32_t> warm = Run(turn2);
+  EXPECT_EQ(last_.first.cached_tokens(),
+            static_cast<int>(first.size()) / PrefixTree::kBlockTokens * PrefixTree::kBlockTokens);
+  EXPECT_EQ(last_.first.history_outcome(), "warm");
+  EXPECT_EQ(warm, cold);
+}
+
+TEST_P(WorkerPair, AnEvictedHistoryStandsOnItsKeptSet) {
+  const NeedlePrompt prompt = MakeNeedlePrompt(1200, 0.5, 5);
+  PairRequest turn1 = Ask(prompt.ids, "rocketkv", 256, 8);
+  turn1.session_id = "s";
+  turn1.turn_id = "t1";
+  std::vector<int32_t> second = prompt.ids;
+  for (int32_t id : Run(turn1)) second.push_back(id);
+  second.insert(second.end(), prompt.ids.end() - 64, prompt.ids.end());
+  PairRequest turn2 = turn1;
+  turn2.prompt_ids = second;
+  turn2.turn_id = "t2";
+  turn2.parent_turn_id = "t1";
+  Run(turn2);
+  EXPECT_EQ(last_.first.cached_tokens(), static_cast<int>(prompt.ids.size()));
+  EXPECT_EQ(last_.first.history_outcome(), "warm");
+  turn2.parent_turn_id = "unknown";
+  turn2.turn_id = "t3";
+  Run(turn2);
+  EXPECT_EQ(last_.first.cached_tokens(), 0);
+  EXPECT_EQ(last_.first.history_outcome(), "cold");
+}
+
+TEST_P(WorkerPair, ATurnOfOneTokenHandsNothingOff) {
+  const PairRequest request = Ask(MakeNeedlePrompt(200, 0.5, 6).ids, "full", 0, 1);
+  EXPECT_EQ(Run(request).size(), 1u);
+  EXPECT_EQ(last_.finish, "length");
+  EXPECT_EQ(last_.handed_off.wire_bytes(), 0u);
+}
+
+TEST_P(WorkerPair, AStopIdEndsGeneration) {
+  PairRequest request = Ask(MakeNeedlePrompt(200, 0.5, 9).ids, "full", 0, 16);
+  const std::vector<int32_t> all = Run(request);
+  ASSERT_GE(all.size(), 6u);
+  request.sampling.stop_ids = {all[5]};
+  const std::vector<int32_t> stopped = Run(request);
+  const auto first = std::find(all.begin(), all.end(), all[5]);
+  EXPECT_EQ(stopped, std::vector<int32_t>(all.begin(), first + 1));
+  EXPECT_EQ(last_.finish, "stop");
+}
+
+TEST_P(WorkerPair, CancellationAtAnyMomentGivesEverythingBack) {
+  PairRequest request = Ask(MakeNeedlePrompt(1500, 0.5, 10).ids, "full", 0, 400);
+  for (int ms : {0, 3, 20, 80, 200, 400}) {
+    request.cancel_after = absl::Milliseconds(ms);
+    absl::StatusOr<PairReply> reply = RunPair(prefill_, decode_, request);
+    EXPECT_TRUE(absl::IsCancelled(reply.status())) << ms << " ms: " << reply.status();
+    EXPECT_TRUE(WaitIdle(prefill_, decode_)) << "cancelled after " << ms << " ms";
+  }
+}
+
+TEST_P(WorkerPair, ABadPromptIsRefusedByName) {
+  PairRequest request = Ask({1, 2, 3}, "full", 0, 4);
+  request.prompt_ids = {1, 1 << 20};
+  EXPECT_THAT(RunPair(prefill_, decode_, request).status().ToString(),
+              testing::HasSubstr("outside the vocabulary"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, WorkerPair, testing::Values("loopback", "ucx"),
+                         [](const auto& info) { return info.param; });
+
+TEST(WorkerPairMemory, ADecodeServerWithoutRoomSaysBusyAndKeepsNothing) {
+  TestDecode decode(NeedleModel(), "loopback", size_t{2} << 20);
+  TestPrefill prefill(NeedleModel(), "loopback");
+  absl::StatusOr<PairReply> reply =
+      RunPair(prefill, decode, Ask(MakeNeedlePrompt(1500, 0.5, 1).ids, "full", 0, 8));
+  EXPECT_THAT(reply.status().ToString(), testing::HasSubstr("busy"));
+  EXPECT_EQ(decode.cache().pages().free_pages(), decode.cache().pages().total_pages());
+}
+
+TEST(WorkerPairMemory, APromptThatNeverFitsIsRefusedWithTheArithmetic) {
+  PrefillLoopOptions options = TestPrefill::DefaultOptions();
+  options.work_bytes = size_t{1} << 20;
+  TestDecode decode(NeedleModel(), "loopback");
+  TestPrefill prefill(NeedleModel(), "loopback", options);
+  absl::StatusOr<PairReply> reply =
+      RunPair(prefill, decode, Ask(MakeNeedlePrompt(1500, 0.5, 1).ids, "full", 0, 8));
+  EXPECT_TRUE(absl::IsResourceExhausted(reply.status())) << reply.status();
+  EXPECT_THAT(reply.status().ToString(), testing::HasSubstr("--work-memory"));
+}
+
+}  // namespace
+}  // namespace sluice
