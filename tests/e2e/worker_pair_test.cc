@@ -1,6 +1,7 @@
 // What a prefill and a decode server joined by a transport must equal, and what they must give back.
 #include "tests/support/worker_pair.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -32,6 +33,12 @@ ResolvedGates Gates(const std::string& preset, int budget, int prompt_tokens, in
   absl::StatusOr<ResolvedGates> gates = ResolveGates(spec, context, nullptr);
   EXPECT_TRUE(gates.ok()) << gates.status();
   return *gates;
+}
+
+std::vector<int32_t> Prose(int tokens, uint32_t seed) {
+  std::vector<int32_t> ids = MakeNeedlePrompt(2000, 0.5, seed).ids;
+  ids.resize(tokens);
+  return ids;
 }
 
 PairRequest Ask(const std::vector<int32_t>& ids, const std::string& preset, int budget, int max_tokens) {
@@ -92,8 +99,7 @@ TEST_P(WorkerPair, OnlyTheKeptRowsCrossTheWire) {
 TEST_P(WorkerPair, EightAtOnceEqualEightSingles) {
   std::vector<PairRequest> requests;
   for (int i = 0; i < 8; ++i) {
-    const NeedlePrompt prompt = MakeNeedlePrompt(300 + 90 * i, 0.1 * i, 20 + i);
-    requests.push_back(Ask(prompt.ids, i % 2 == 0 ? "full" : "rocketkv", 128, 10));
+    requests.push_back(Ask(Prose(300 + 90 * i, 20 + i), i % 2 == 0 ? "full" : "rocketkv", 128, 10));
   }
   std::vector<std::vector<int32_t>> alone, together(requests.size());
   for (const PairRequest& request : requests) alone.push_back(Run(request));
@@ -109,7 +115,7 @@ TEST_P(WorkerPair, EightAtOnceEqualEightSingles) {
 }
 
 TEST_P(WorkerPair, AWarmTurnEqualsAColdOneAndComputesOnlyItsTail) {
-  std::vector<int32_t> first = MakeNeedlePrompt(900, 0.5, 3).ids;
+  std::vector<int32_t> first = Prose(900, 3);
   PairRequest turn1 = Ask(first, "full", 0, 8);
   turn1.gates.history = HistoryKind::kKeep;
   turn1.session_id = "s";
@@ -119,7 +125,7 @@ TEST_P(WorkerPair, AWarmTurnEqualsAColdOneAndComputesOnlyItsTail) {
 
   std::vector<int32_t> second = first;
   second.insert(second.end(), answer.begin(), answer.end());
-  const std::vector<int32_t> more = MakeNeedlePrompt(200, 0.5, 4).ids;
+  const std::vector<int32_t> more = Prose(500, 4);
   second.insert(second.end(), more.begin(), more.end());
   PairRequest turn2 = Ask(second, "full", 0, 8);
   turn2.gates.history = HistoryKind::kKeep;
@@ -157,14 +163,14 @@ TEST_P(WorkerPair, AnEvictedHistoryStandsOnItsKeptSet) {
 }
 
 TEST_P(WorkerPair, ATurnOfOneTokenHandsNothingOff) {
-  const PairRequest request = Ask(MakeNeedlePrompt(200, 0.5, 6).ids, "full", 0, 1);
+  const PairRequest request = Ask(Prose(500, 6), "full", 0, 1);
   EXPECT_EQ(Run(request).size(), 1u);
   EXPECT_EQ(last_.finish, "length");
   EXPECT_EQ(last_.handed_off.wire_bytes(), 0u);
 }
 
 TEST_P(WorkerPair, AStopIdEndsGeneration) {
-  PairRequest request = Ask(MakeNeedlePrompt(200, 0.5, 9).ids, "full", 0, 16);
+  PairRequest request = Ask(Prose(500, 9), "full", 0, 16);
   const std::vector<int32_t> all = Run(request);
   ASSERT_GE(all.size(), 6u);
   request.sampling.stop_ids = {all[5]};

@@ -1,0 +1,73 @@
+#include "tests/support/test_model.h"
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/model/model_dir.h"
+
+namespace sluice {
+namespace {
+
+template <class T>
+T Must(absl::StatusOr<T> value) {
+  if (!value.ok()) std::fprintf(stderr, "%s\n", value.status().ToString().c_str());
+  SLUICE_CHECK(value.ok());
+  return *std::move(value);
+}
+
+struct Loaded {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Model> model;
+};
+
+Loaded Load(const std::string& path, DType kv_dtype, CpuIsa isa) {
+  const ModelFiles files = Must(OpenModel(path));
+  Loaded loaded;
+  loaded.backend = Must(NewCpuBackend({.isa = isa, .threads = 0}));
+  loaded.model = Must(
+      Model::Load(files.shape, files.weights, loaded.backend.get(), {.kv_dtype = kv_dtype, .progress = {}}));
+  return loaded;
+}
+
+}  // namespace
+
+std::string SourcePath(const std::string& relative) { return std::string(SLUICE_SOURCE_DIR "/") + relative; }
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  SLUICE_CHECK(file.good());
+  return content.str();
+}
+
+const Model& TestModel(const std::string& path, DType kv_dtype, CpuIsa isa) {
+  static auto* loaded = new std::map<std::tuple<std::string, DType, CpuIsa>, Loaded>;
+  auto [it, added] = loaded->try_emplace({path, kv_dtype, isa});
+  if (added) it->second = Load(path, kv_dtype, isa);
+  return *it->second.model;
+}
+
+const Model& NeedleModel(DType kv_dtype, CpuIsa isa) {
+  return TestModel(SourcePath("models/needle-14m"), kv_dtype, isa);
+}
+
+const Tokenizer& NeedleTokenizer() {
+  static const Tokenizer* tokenizer = Must(OpenTokenizer(SourcePath("models/needle-14m"))).release();
+  return *tokenizer;
+}
+
+std::vector<CpuIsa> SupportedCpuIsas() {
+  std::vector<CpuIsa> isas;
+  for (CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
+    if (CpuSupports(isa)) isas.push_back(isa);
+  }
+  return isas;
+}
+
+}  // namespace sluice

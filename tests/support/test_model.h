@@ -1,0 +1,28 @@
+// Role: the bundled model for tests: loaded once per process and kind, through the path that servers use.
+// Threads: one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/model/model.h"
+#include "common/text/tokenizer.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace sluice {
+
+// A path inside the source tree.
+std::string SourcePath(const std::string& relative);
+std::string ReadFile(const std::string& path);
+
+// A Hugging Face directory or a GGUF file.
+const Model& TestModel(const std::string& path, DType kv_dtype = DType::kBF16, CpuIsa isa = BestCpuIsa());
+
+// models/needle-14m.
+const Model& NeedleModel(DType kv_dtype = DType::kBF16, CpuIsa isa = BestCpuIsa());
+const Tokenizer& NeedleTokenizer();
+
+// Instruction sets that this machine has, lowest first.
+std::vector<CpuIsa> SupportedCpuIsas();
+
+}  // namespace sluice
