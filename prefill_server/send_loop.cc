@@ -192,7 +192,6 @@ void SendLoop::StartAttempt(Job* entry) {
   const absl::Time now = clock_->Now();
   const Attempt attempt = entry->job->attempt();
   entry->key = entry->job->key();
-  entry->parked = absl::InfiniteFuture();
   entry->offered = now;
   OfferSpec spec;
   spec.key = entry->key;
@@ -205,7 +204,7 @@ void SendLoop::StartAttempt(Job* entry) {
   absl::Status started = sender_->Start(std::move(spec), now);
   if (!started.ok()) {
     entry->attempt_live = false;
-    entry->parked = now;
+    entry->park_until = now + kParkTime;
     attempt.events->OnHandoffFailed("offer_refused", started.ToString(), true, absl::ZeroDuration());
     return;
   }
@@ -272,7 +271,9 @@ void SendLoop::Run() {
         transfer_metrics_->failures.At(ReasonName(result.reason)).Increment();
         spdlog::warn("handoff failed id={} attempt={} reason={} detail=\"{}\"", key.id, key.attempt,
                      std::string(ReasonName(result.reason)), result.detail);
-        entry.parked = now;
+        // Decode aborts when its client is gone: most likely ours is going too.
+        const bool client_gone = result.reason == HandoffReason::kPeerAborted;
+        entry.park_until = now + (client_gone ? kShortParkTime : kParkTime);
         events->OnHandoffFailed(std::string(ReasonName(result.reason)), result.detail, result.retained(),
                                 result.retry_after);
         continue;
@@ -304,7 +305,7 @@ void SendLoop::Run() {
     }
     std::vector<std::string> expired;
     for (auto& [id, entry] : jobs_) {
-      if (!entry.attempt_live && now - entry.parked > kParkTime) expired.push_back(id);
+      if (!entry.attempt_live && now > entry.park_until) expired.push_back(id);
     }
     for (const std::string& id : expired) {
       jobs_[id].job->cancelled = true;

@@ -25,6 +25,7 @@ class SendLoop final : public SenderHost {
  public:
   // How long a job whose attempt failed waits for the router's next one.
   static constexpr absl::Duration kParkTime = absl::Seconds(30);
+  static constexpr absl::Duration kShortParkTime = absl::Seconds(2);
 
   SendLoop(HandoffSenderOptions options, std::unique_ptr<KvTransport> transport, const Clock* clock,
            PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics);
@@ -50,7 +51,7 @@ class SendLoop final : public SenderHost {
     bool sealed = false;
     absl::Time attention_done;
     absl::Time offered;
-    absl::Time parked = absl::InfiniteFuture();  // since when no attempt is under way
+    absl::Time park_until;  // without an attempt under way
   };
   using Action = std::function<void()>;
   using Event = std::variant<Action, StreamEvent>;
