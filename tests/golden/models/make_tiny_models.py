@@ -29,12 +29,12 @@ MODELS = {
     "llama3": ("Llama", dict(tie_word_embeddings=False, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
         rope_parameters=dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
                              high_freq_factor=4.0, original_max_position_embeddings=32)), 1),
-    "qwen2-bias": ("Qwen2", dict(num_attention_heads=6, num_key_value_heads=2, hidden_size=48, eos_token_id=[2, 3]), 1),
+    "qwen2-bias": ("Qwen2", dict(num_attention_heads=3, num_key_value_heads=1, hidden_size=48, eos_token_id=[2, 3]), 1),
     "qwen2-window": ("Qwen2", dict(tie_word_embeddings=False, use_sliding_window=True, sliding_window=9,
-                                   max_window_layers=1), 1),
+                                   max_window_layers=1, num_attention_heads=2, num_key_value_heads=1), 1),
     "qwen3": ("Qwen3", dict(head_dim=16), 1),
-    "mistral-window": ("Mistral", dict(sliding_window=13), 1),
-    "ministral-mixed": ("Ministral", dict(head_dim=8, sliding_window=11, layer_types=[
+    "mistral-window": ("Mistral", dict(num_attention_heads=2, num_key_value_heads=1, sliding_window=13), 1),
+    "ministral-mixed": ("Ministral", dict(head_dim=16, sliding_window=11, layer_types=[
         "sliding_attention", "full_attention", "sliding_attention"]), 1),
     "nemo-sharded": ("Mistral", dict(tie_word_embeddings=False, sliding_window=None, hidden_size=40, head_dim=16,
                                      num_attention_heads=4, num_key_value_heads=1), 3),
