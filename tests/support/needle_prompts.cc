@@ -48,11 +48,16 @@ NeedlePrompt MakeNeedlePrompt(int tokens, double depth, uint32_t seed) {
   const size_t room = tokens - TokensOf(before + needle + after) - 20;
   std::vector<std::string> hay;
   size_t used = 0;
-  for (size_t i = random() % (Sentences().size() / 2); used < room; ++i) {
+  // Sentences that no longer fit are passed over, so that shorter ones fill the rest.
+  for (size_t i = random() % (Sentences().size() / 2), misses = 0; misses < 20; ++i) {
+    const size_t n = TokensOf(" " + Sentences()[i]);
+    if (used + n > room) {
+      ++misses;
+      continue;
+    }
     hay.push_back(Sentences()[i]);
-    used += TokensOf(" " + hay.back());
+    used += n;
   }
-  hay.pop_back();
   hay.insert(hay.begin() + static_cast<size_t>(depth * hay.size()), needle);
   std::string text = before;
   for (size_t i = 0; i < hay.size(); ++i) text += (i == 0 ? "" : " ") + hay[i];
