@@ -8,8 +8,8 @@ namespace sluice {
 namespace {
 
 // Query rows (queries x heads of the group) of a task: enough to pay for widening a key block, few enough to
-// stay in L2.
-constexpr int kTaskRows = 96;
+// stay in L2 and to keep all threads busy. No result depends on it.
+constexpr int64_t kMostTaskRows = 192, kFewestTaskRows = 48;
 
 void CheckShapes(const AttentionArgs& a) {
   const int64_t n = a.q.shape[0], q_heads = a.q.shape[1], d = a.q.shape[2];
@@ -27,12 +27,18 @@ void CheckShapes(const AttentionArgs& a) {
 }  // namespace
 
 void CpuOps::Attention(absl::Span<const AttentionArgs> sequences) {
+  int64_t all_rows = 0;
+  for (const AttentionArgs& a : sequences) {
+    CheckShapes(a);
+    all_rows += a.q.shape[0] * a.q.shape[1];
+  }
+  const int task_rows =
+      static_cast<int>(std::clamp(all_rows / (4 * pool_.threads()), kFewestTaskRows, kMostTaskRows));
   size_t scratch_bytes = 0;
   int tasks = 0;
   for (const AttentionArgs& a : sequences) {
-    CheckShapes(a);
     const int n = static_cast<int>(a.q.shape[0]), kv_heads = static_cast<int>(a.k.shape[0]);
-    const int group = static_cast<int>(a.q.shape[1]) / kv_heads, per_task = std::max(1, kTaskRows / group);
+    const int group = static_cast<int>(a.q.shape[1]) / kv_heads, per_task = std::max(1, task_rows / group);
     tasks += kv_heads * ((n + per_task - 1) / per_task);
     scratch_bytes = std::max(
         scratch_bytes, kernels_.attention->scratch_bytes(per_task * group, static_cast<int>(a.q.shape[2])));
@@ -47,7 +53,7 @@ void CpuOps::Attention(absl::Span<const AttentionArgs> sequences) {
       n = static_cast<int>(a->q.shape[0]);
       kv_heads = static_cast<int>(a->k.shape[0]);
       group = static_cast<int>(a->q.shape[1]) / kv_heads;
-      per_task = std::max(1, kTaskRows / group);
+      per_task = std::max(1, task_rows / group);
       blocks = (n + per_task - 1) / per_task;
       if (task < kv_heads * blocks) break;
       task -= kv_heads * blocks;

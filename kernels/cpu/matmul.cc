@@ -40,7 +40,10 @@ void CpuOps::MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumul
     block.accumulate = accumulate;
     block.out = Row<float>(out, row);
     block.out_stride = out.stride[0];
-    kernels.pack(block, activations);
+    const int parts = kernels.k_blocks(block.n, cols);
+    ForRange(parts, int64_t{2} * block.n * cols / parts, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) kernels.pack(block, static_cast<int>(part), activations);
+    });
     pool_.Run(tasks, [&](int task, int thread) {
       const int begin = static_cast<int>(int64_t{steps} * task / tasks) * kernels.panel_step;
       const int end = static_cast<int>(int64_t{steps} * (task + 1) / tasks) * kernels.panel_step;

@@ -80,7 +80,8 @@ struct MatMulKernels {
   size_t (*packed_bytes)(int n, int cols);   // of a block's activations
   size_t (*scratch_bytes)(int n, int cols);  // of one call of `run`
   int panel_step;                            // panels that fit each other best in one call
-  void (*pack)(const MatMulBlock& block, void* packed);
+  int (*k_blocks)(int n, int cols);          // parts of the packed form
+  void (*pack)(const MatMulBlock& block, int k_block, void* packed);
   void (*run)(const MatMulBlock& block, const void* packed, int panel_begin, int panel_end, void* scratch);
 };
 

@@ -7,13 +7,42 @@
 
 namespace sluice::SLUICE_ISA {
 
+SLUICE_INLINE __m256 Load8(const float* p) { return _mm256_loadu_ps(p); }
+SLUICE_INLINE __m256 Load8(const uint16_t* p) {
+  __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+
+// An 8 x 8 square of rows that lie row_stride apart, transposed; row i to out + i * out_stride.
+template <class Kv>
+SLUICE_INLINE void Transpose8x8(const Kv* rows, int64_t row_stride, float* out, int out_stride) {
+  __m256 pairs[8], quads[8];
+  for (int i = 0; i < 8; i += 2) {
+    const __m256 a = Load8(rows + i * row_stride), b = Load8(rows + (i + 1) * row_stride);
+    pairs[i] = _mm256_unpacklo_ps(a, b);
+    pairs[i + 1] = _mm256_unpackhi_ps(a, b);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(out + i * out_stride, _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20));
+    _mm256_storeu_ps(out + (i + 4) * out_stride, _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31));
+  }
+}
+
 // out [head_dim][kKeyBlock].
 template <class Kv>
 SLUICE_INLINE void TransposeKeys(const Kv* k, int64_t row_stride, int n, int head_dim, float* out) {
-  for (int j = 0; j < n; ++j)
-    for (int d = 0; d < head_dim; ++d) out[d * kKeyBlock + j] = KvToFloat(k[j * row_stride + d]);
-  for (int d = 0; d < head_dim && n < kKeyBlock; ++d)
-    for (int j = n; j < kKeyBlock; ++j) out[d * kKeyBlock + j] = 0;
+  int j = 0;
+  for (; j + 8 <= n; j += 8)
+    for (int d = 0; d < head_dim; d += 8)
+      Transpose8x8(k + j * row_stride + d, row_stride, out + d * kKeyBlock + j, kKeyBlock);
+  for (; j < kKeyBlock; ++j)
+    for (int d = 0; d < head_dim; ++d) out[d * kKeyBlock + j] = j < n ? KvToFloat(k[j * row_stride + d]) : 0;
 }
 
 // out [kKeyBlock][head_dim].

@@ -25,24 +25,23 @@ uint32_t RoundToBf16(float x) {
   return (u.bits + 0x7fff + ((u.bits >> 16) & 1)) >> 16;
 }
 
+int KBlocks(int n, int cols) { return (Pairs(cols) + kBlockPairs - 1) / kBlockPairs; }
+
 // Packed x: [block of k pairs][row tile][pair][row of the tile], one u32 a pair.
-void Pack(const MatMulBlock& block, void* packed) {
-  const int pairs = Pairs(block.cols);
-  uint32_t* out = static_cast<uint32_t*>(packed);
-  for (int k0 = 0; k0 < pairs; k0 += kBlockPairs) {
-    const int k1 = MinInt(k0 + kBlockPairs, pairs);
-    for (int row = 0; row < block.n; row += kRowsOfTile) {
-      const int height = MinInt(kRowsOfTile, block.n - row);
-      for (int r = 0; r < height; ++r) {
-        const float* x = block.x + (row + r) * block.x_stride;
-        for (int k = k0; k < k1; ++k) {
-          uint32_t low = RoundToBf16(x[2 * k]);
-          uint32_t high = 2 * k + 1 < block.cols ? RoundToBf16(x[2 * k + 1]) : 0;
-          out[(k - k0) * height + r] = low | high << 16;
-        }
+void Pack(const MatMulBlock& block, int k_block, void* packed) {
+  const int k0 = k_block * kBlockPairs, k1 = MinInt(k0 + kBlockPairs, Pairs(block.cols));
+  uint32_t* out = static_cast<uint32_t*>(packed) + static_cast<int64_t>(k0) * block.n;
+  for (int row = 0; row < block.n; row += kRowsOfTile) {
+    const int height = MinInt(kRowsOfTile, block.n - row);
+    for (int r = 0; r < height; ++r) {
+      const float* x = block.x + (row + r) * block.x_stride;
+      for (int k = k0; k < k1; ++k) {
+        uint32_t low = RoundToBf16(x[2 * k]);
+        uint32_t high = 2 * k + 1 < block.cols ? RoundToBf16(x[2 * k + 1]) : 0;
+        out[(k - k0) * height + r] = low | high << 16;
       }
-      out += static_cast<int64_t>(k1 - k0) * height;
     }
+    out += static_cast<int64_t>(k1 - k0) * height;
   }
 }
 
@@ -63,7 +62,7 @@ SLUICE_INLINE void FixedTile(const uint32_t* x, const uint16_t* w, int64_t panel
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) {
       const uint16_t* from = w + p * panel_stride + static_cast<int64_t>(k) * kPairBf16;
-      _mm_prefetch(reinterpret_cast<const char*>(from) + 1024, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(from) + 2048, _MM_HINT_T0);
       wk[p] = (__m512bh)_mm512_loadu_si512(from);
     }
 #pragma GCC unroll 12
@@ -125,6 +124,6 @@ void MatMul(const MatMulBlock& block, const void* packed, int panel, int panel_e
 
 }  // namespace
 
-const MatMulKernels kMatMul = {kBlockRows, PackedBytes, ScratchBytes, 8, Pack, MatMul};
+const MatMulKernels kMatMul = {kBlockRows, PackedBytes, ScratchBytes, 8, KBlocks, Pack, MatMul};
 
 }  // namespace sluice::SLUICE_ISA

@@ -16,6 +16,8 @@ constexpr int kPanelVecs = kPanelRows / kLanes;  // vectors of a panel: 2 or 1
 constexpr int kStep = 2 / kPanelVecs;            // panels widened together: 1 or 2
 constexpr int kCols = 2 * kLanes;                // outputs of a widened block
 constexpr int kDirectRows = 8;
+constexpr int kPrefetchBytes =
+    2048;  // ahead in a panel and into the next: past a 4 KiB page the hardware stops
 constexpr int kBlockRows = kTileRows * (kLanes == 8 ? 40 : 20);
 constexpr int kBlockK = kLanes == 8 ? 256 : 128;  // widened block: 16 KiB
 
@@ -24,23 +26,21 @@ bool Direct(int n) { return n <= kDirectRows; }
 // Direct tiles have 4 rows, others kTileRows; the last tile of a block may have fewer.
 int RowsOfTile(int n) { return Direct(n) ? MinInt(n, 4) : kTileRows; }
 int BlockK(int n, int cols) { return Direct(n) ? EvenCols(cols) : kBlockK; }
+int KBlocks(int n, int cols) { return (EvenCols(cols) + BlockK(n, cols) - 1) / BlockK(n, cols); }
 
 // Packed x: [k block][row tile][k][row of the tile], with an odd last column followed by zeros.
-void Pack(const MatMulBlock& block, void* packed) {
-  const int even = EvenCols(block.cols), block_k = BlockK(block.n, block.cols), rows = RowsOfTile(block.n);
-  float* out = static_cast<float*>(packed);
-  for (int k0 = 0; k0 < even; k0 += block_k) {
-    const int k1 = MinInt(k0 + block_k, even);
-    for (int row = 0; row < block.n; row += rows) {
-      const int height = MinInt(rows, block.n - row);
-      for (int r = 0; r < height; ++r) {
-        const float* x = block.x + (row + r) * block.x_stride;
-        const int end = MinInt(k1, block.cols);
-        for (int k = k0; k < end; ++k) out[(k - k0) * height + r] = x[k];
-        if (end < k1) out[(end - k0) * height + r] = 0;
-      }
-      out += static_cast<int64_t>(k1 - k0) * height;
+void Pack(const MatMulBlock& block, int k_block, void* packed) {
+  const int block_k = BlockK(block.n, block.cols), k0 = k_block * block_k, rows = RowsOfTile(block.n);
+  const int k1 = MinInt(k0 + block_k, EvenCols(block.cols)), end = MinInt(k1, block.cols);
+  float* out = static_cast<float*>(packed) + static_cast<int64_t>(k0) * block.n;
+  for (int row = 0; row < block.n; row += rows) {
+    const int height = MinInt(rows, block.n - row);
+    for (int r = 0; r < height; ++r) {
+      const float* x = block.x + (row + r) * block.x_stride;
+      for (int k = k0; k < end; ++k) out[(k - k0) * height + r] = x[k];
+      if (end < k1) out[(end - k0) * height + r] = 0;
     }
+    out += static_cast<int64_t>(k1 - k0) * height;
   }
 }
 
@@ -58,7 +58,7 @@ SLUICE_INLINE void DirectTile(const float* x, const uint16_t* panels, int64_t pa
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) {
       const uint16_t* w = panels + p * panel_stride + static_cast<int64_t>(k) * 2 * kPanelRows;
-      _mm_prefetch(reinterpret_cast<const char*>(w) + 1024, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(w) + kPrefetchBytes, _MM_HINT_T0);
 #pragma GCC unroll 2
       for (int v = 0; v < kPanelVecs; ++v) {
         Vec even, odd;
@@ -170,6 +170,7 @@ void MatMul(const MatMulBlock& block, const void* packed, int panel, int panel_e
 
 }  // namespace
 
-const MatMulKernels kMatMul = {kBlockRows, PackedBytes, ScratchBytes, kLanes == 8 ? 4 : 8, Pack, MatMul};
+const MatMulKernels kMatMul = {kBlockRows, PackedBytes, ScratchBytes, kLanes == 8 ? 4 : 8,
+                               KBlocks,    Pack,        MatMul};
 
 }  // namespace sluice::SLUICE_ISA
