@@ -329,7 +329,8 @@ size_t PrefillPass::ScratchBytes(const Model& model, int tokens, int history_row
   size_t words = 2 * n * (shape.hidden + q_width + 1) + n * (q_width + 2 * kv_width);
   // Positions of every head; the gates' row numbers, scores and pooled scores.
   words += 5 * len * shape.n_kv_heads;
-  words += chunk * (2 * shape.hidden + 3 * static_cast<size_t>(shape.intermediate));
+  // Twice: where fewer rows go on, tensors may not fit the blocks that earlier layers took for them.
+  words += 2 * chunk * (2 * shape.hidden + 3 * static_cast<size_t>(shape.intermediate));
   words += shape.vocab;
   const size_t kv = 2 * len * shape.n_kv_heads * model.kv_shape().row_bytes();
   constexpr size_t kBlockSlack = size_t{8} << 20;  // ends of the workspace's blocks

@@ -17,6 +17,7 @@ class ModelLoader {
       : shape_(shape), weights_(weights), backend_(backend), options_(options) {}
 
   absl::StatusOr<std::unique_ptr<Model>> Load() {
+    SLUICE_RETURN_IF_ERROR(CheckHeads());
     for (WeightId id : WeightsOf(shape_)) {
       int64_t elements = 1;
       const std::vector<int64_t> dims = WeightDims(shape_, id.weight);
@@ -51,6 +52,18 @@ class ModelLoader {
 
  private:
   size_t TableBytes() const { return sizeof(float) * shape_.context * shape_.head_dim; }
+
+  // What kernels/README.md asks of heads.
+  absl::Status CheckHeads() const {
+    if (shape_.head_dim % 16 != 0 || shape_.head_dim > 1024)
+      return absl::InvalidArgumentError(
+          absl::StrCat("head_dim ", shape_.head_dim, ": attention needs a multiple of 16, at most 1024"));
+    if (shape_.n_q_heads > 64 * shape_.n_kv_heads)
+      return absl::InvalidArgumentError(absl::StrCat(shape_.n_q_heads, " query heads over ",
+                                                     shape_.n_kv_heads,
+                                                     " KV heads: attention serves groups of at most 64"));
+    return absl::OkStatus();
+  }
 
   absl::Status CheckFits() const {
     const DeviceMemory memory = backend_->memory();

@@ -22,6 +22,12 @@ const Model& TestModel(const std::string& path, DType kv_dtype = DType::kBF16, C
 const Model& NeedleModel(DType kv_dtype = DType::kBF16, CpuIsa isa = BestCpuIsa());
 const Tokenizer& NeedleTokenizer();
 
+// How far logits may be from those of an f32 computation on the same bf16 weights. avx512_bf16 rounds
+// activations, too.
+inline float LogitTolerance(DType kv_dtype, CpuIsa isa) {
+  return kv_dtype == DType::kF32 && isa != CpuIsa::kAvx512Bf16 ? 1e-3f : 0.25f;
+}
+
 // Instruction sets that this machine has, lowest first.
 std::vector<CpuIsa> SupportedCpuIsas();
 

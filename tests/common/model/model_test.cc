@@ -65,7 +65,8 @@ class Golden : public ::testing::TestWithParam<CpuIsa> {};
 // golden.json: Transformers in f32 on the bf16 weights.
 TEST_P(Golden, LogitsOfTheBundledModel) {
   const nlohmann::json golden = Json(SourcePath("models/needle-14m/golden.json"));
-  for (auto [dtype, tolerance] : {std::pair(DType::kF32, 1e-3f), std::pair(DType::kBF16, 0.25f)}) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const float tolerance = LogitTolerance(dtype, GetParam());
     for (const auto& prompt : golden["prompts"]) {
       const std::vector<float> logits = Forward(NeedleModel(dtype, GetParam()), prompt["ids"]).back();
       for (size_t i = 0; i < 5; ++i) {
@@ -92,7 +93,7 @@ TEST_P(Golden, LogitsOfTheTinyModels) {
       for (size_t j = 0; j < expected[i].size(); ++j)
         worst = std::max(worst, std::abs(logits[i][j] - expected[i][j]));
     }
-    EXPECT_LE(worst, 1e-3f);
+    EXPECT_LE(worst, LogitTolerance(DType::kF32, GetParam()));
   }
 }
 
@@ -146,6 +147,19 @@ TEST(ModelLoad, CountsItsBytesAndReportsProgress) {
   EXPECT_TRUE(std::is_sorted(progress.begin(), progress.end()));
   ASSERT_GT(progress.size(), 8u);
   EXPECT_DOUBLE_EQ(progress.back(), 1);
+}
+
+TEST(ModelLoad, RefusesHeadsThatAttentionDoesNotServe) {
+  auto cpu = *NewCpuBackend({});
+  auto files = *OpenModel(SourcePath("models/needle-14m"));
+  ModelShape shape = files.shape;
+  shape.head_dim = 24;
+  EXPECT_THAT(std::string(Model::Load(shape, files.weights, cpu.get(), {}).status().message()),
+              HasSubstr("head_dim 24: attention needs a multiple of 16"));
+  shape = files.shape;
+  shape.n_q_heads = 130;
+  EXPECT_THAT(std::string(Model::Load(shape, files.weights, cpu.get(), {}).status().message()),
+              HasSubstr("130 query heads over 2 KV heads"));
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+// Role: a backend that counts what is allocated and can run dry. Threads: one.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/base/status.h"
+#include "kernels/backend.h"
+
+namespace sluice {
+
+class CountingBackend final : public Backend {
+ public:
+  explicit CountingBackend(Backend* real) : real_(real) {}
+  std::string description() const override { return real_->description(); }
+  DeviceMemory memory() const override { return real_->memory(); }
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override {
+    if (empty_) return absl::ResourceExhaustedError("no memory left");
+    SLUICE_ASSIGN_OR_RETURN(Buffer buffer, real_->Allocate(bytes));
+    live_ += bytes;
+    peak_ = std::max(peak_, live_);
+    // The real buffer is given back when the counted one is.
+    auto held = std::make_shared<Buffer>(std::move(buffer));
+    return Buffer(held->data(), bytes, [this, held, bytes](void*) mutable {
+      live_ -= bytes;
+      held.reset();
+    });
+  }
+  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
+                                                     const ReadRows& read) override {
+    return real_->PackMatrix(rows, cols, read);
+  }
+  std::unique_ptr<Ops> NewOps() override { return real_->NewOps(); }
+
+  size_t live() const { return live_; }
+  size_t peak() const { return peak_; }
+  void ResetPeak() { peak_ = live_; }
+  void set_empty(bool empty) { empty_ = empty; }
+
+ private:
+  Backend* const real_;
+  size_t live_ = 0, peak_ = 0;
+  bool empty_ = false;
+};
+
+}  // namespace sluice
