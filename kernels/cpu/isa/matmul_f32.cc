@@ -1,8 +1,8 @@
 // Matmul with f32 FMA over bf16 weight panels. Every output is one accumulator lane that takes k in ascending
 // order, whatever the number of rows, so a row's result never depends on its neighbours.
 //
-// Few rows (kDirectRows or less): weights are widened in registers, for one tile of rows at a time. More: a
-// block of k of two vectors' worth of panels is widened once into L1 and used by all row tiles.
+// Few rows (kDirectRows or less): weights are widened in registers. More: a block of k of two vectors' worth
+// of panels is widened once into L1 and used by all row tiles.
 
 #include "kernels/cpu/isa/kernels.h"
 #include "kernels/cpu/isa/matmul_finish.h"
@@ -15,17 +15,20 @@ namespace {
 constexpr int kPanelVecs = kPanelRows / kLanes;  // vectors of a panel: 2 or 1
 constexpr int kStep = 2 / kPanelVecs;            // panels widened together: 1 or 2
 constexpr int kCols = 2 * kLanes;                // outputs of a widened block
-constexpr int kDirectRows = 8;
-constexpr int kPrefetchBytes =
-    2048;  // ahead in a panel and into the next: past a 4 KiB page the hardware stops
+constexpr int kDirectRows = 4;
+// Ahead in a panel and into the next: hardware prefetching stops at the end of a 4 KiB page.
+constexpr int kPrefetchBytes = 2048;
 constexpr int kBlockRows = kTileRows * (kLanes == 8 ? 40 : 20);
-constexpr int kBlockK = kLanes == 8 ? 256 : 128;  // widened block: 16 KiB
+constexpr int kBlockK = kLanes == 8 ? 320 : 160;  // a widened block takes 20 KiB of L1 beside a tile of x
 
 int EvenCols(int cols) { return (cols + 1) & ~1; }
 bool Direct(int n) { return n <= kDirectRows; }
-// Direct tiles have 4 rows, others kTileRows; the last tile of a block may have fewer.
-int RowsOfTile(int n) { return Direct(n) ? MinInt(n, 4) : kTileRows; }
-int BlockK(int n, int cols) { return Direct(n) ? EvenCols(cols) : kBlockK; }
+int RowsOfTile(int n) { return Direct(n) ? n : kTileRows; }  // the last tile of a block may have fewer
+// Blocks of k of about equal length, so that none is too short to pay for its tile.
+int BlockK(int n, int cols) {
+  const int even = EvenCols(cols), blocks = Direct(n) ? 1 : (even + kBlockK - 1) / kBlockK;
+  return EvenCols((even + blocks - 1) / blocks);
+}
 int KBlocks(int n, int cols) { return (EvenCols(cols) + BlockK(n, cols) - 1) / BlockK(n, cols); }
 
 // Packed x: [k block][row tile][k][row of the tile], with an odd last column followed by zeros.
@@ -59,16 +62,23 @@ SLUICE_INLINE void DirectTile(const float* x, const uint16_t* panels, int64_t pa
     for (int p = 0; p < kPanels; ++p) {
       const uint16_t* w = panels + p * panel_stride + static_cast<int64_t>(k) * 2 * kPanelRows;
       _mm_prefetch(reinterpret_cast<const char*>(w) + kPrefetchBytes, _MM_HINT_T0);
+      Vec even[kPanelVecs], odd[kPanelVecs];
 #pragma GCC unroll 2
-      for (int v = 0; v < kPanelVecs; ++v) {
-        Vec even, odd;
-        LoadBf16Pairs(w + v * 2 * kLanes, &even, &odd);
+      for (int v = 0; v < kPanelVecs; ++v) LoadBf16Pairs(w + v * 2 * kLanes, &even[v], &odd[v]);
+        // One broadcast at a time: all registers but few are accumulators.
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) {
-          Vec& a = acc[r][p * kPanelVecs + v];
-          a = MulAdd(even, Set(xk[r]), a);
-          a = MulAdd(odd, Set(xk[kRows + r]), a);
-        }
+      for (int r = 0; r < kRows; ++r) {
+        const Vec x0 = Set(xk[r]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kPanelVecs; ++v)
+          acc[r][p * kPanelVecs + v] = MulAdd(even[v], x0, acc[r][p * kPanelVecs + v]);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const Vec x1 = Set(xk[kRows + r]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kPanelVecs; ++v)
+          acc[r][p * kPanelVecs + v] = MulAdd(odd[v], x1, acc[r][p * kPanelVecs + v]);
       }
     }
   }
@@ -78,48 +88,22 @@ SLUICE_INLINE void DirectTile(const float* x, const uint16_t* panels, int64_t pa
 }
 
 template <int kRows, int kPanels>
-void DirectPanels(const MatMulBlock& block, const float* x, int row, int panel) {
+void DirectPanels(const MatMulBlock& block, const float* packed, int panel) {
   const int k_pairs = EvenCols(block.cols) / 2;
   const int64_t panel_stride = static_cast<int64_t>(k_pairs) * 2 * kPanelRows;
   alignas(64) float sums[kRows * kPanels * kPanelRows];
-  DirectTile<kRows, kPanels>(x, block.panels + panel * panel_stride, panel_stride, k_pairs, sums);
+  DirectTile<kRows, kPanels>(packed, block.panels + panel * panel_stride, panel_stride, k_pairs, sums);
   const int col = panel * kPanelRows;
-  FinishTile(block, sums, kPanels * kPanelRows, row, kRows, col,
+  FinishTile(block, sums, kPanels * kPanelRows, 0, kRows, col,
              MinInt(kPanels * kPanelRows, block.rows - col));
 }
 
-// Row tiles inside, so that a panel is read from memory once.
-template <int kPanels>
-void DirectRows(const MatMulBlock& block, const float* packed, int panel) {
-  for (int row = 0; row < block.n; row += 4) {
-    const float* x = packed + static_cast<int64_t>(row) * EvenCols(block.cols);
-    switch (MinInt(4, block.n - row)) {
-      case 1:
-        DirectPanels<1, kPanels>(block, x, row, panel);
-        break;
-      case 2:
-        DirectPanels<2, kPanels>(block, x, row, panel);
-        break;
-      case 3:
-        DirectPanels<3, kPanels>(block, x, row, panel);
-        break;
-      default:
-        DirectPanels<4, kPanels>(block, x, row, panel);
-        break;
-    }
-  }
-}
-
+template <int kRows>
 void DirectMatMul(const MatMulBlock& block, const float* packed, int panel, int panel_end) {
   // Enough accumulators to hide the latency of an FMA, few enough to stay in registers.
-  if (block.n == 1) {
-    for (; panel + 8 / kPanelVecs <= panel_end; panel += 8 / kPanelVecs)
-      DirectRows<8 / kPanelVecs>(block, packed, panel);
-  } else {
-    for (; panel + 2 / kPanelVecs <= panel_end; panel += 2 / kPanelVecs)
-      DirectRows<2 / kPanelVecs>(block, packed, panel);
-  }
-  for (; panel < panel_end; ++panel) DirectRows<1>(block, packed, panel);
+  constexpr int kVecs = kRows == 1 ? 8 : kRows == 2 ? 4 : 2, kPanels = kVecs / kPanelVecs;
+  for (; panel + kPanels <= panel_end; panel += kPanels) DirectPanels<kRows, kPanels>(block, packed, panel);
+  for (; panel < panel_end; ++panel) DirectPanels<kRows, 1>(block, packed, panel);
 }
 
 // n_panels panels, k pairs [pair, pair_end), to [k][kCols] f32. Missing panels become zeros.
@@ -144,14 +128,23 @@ size_t ScratchBytes(int n, int cols) {
 
 void MatMul(const MatMulBlock& block, const void* packed, int panel, int panel_end, void* scratch) {
   const float* x = static_cast<const float*>(packed);
-  if (Direct(block.n)) return DirectMatMul(block, x, panel, panel_end);
-  const int even = EvenCols(block.cols);
+  switch (block.n) {
+    case 1:
+      return DirectMatMul<1>(block, x, panel, panel_end);
+    case 2:
+      return DirectMatMul<2>(block, x, panel, panel_end);
+    case 3:
+      return DirectMatMul<3>(block, x, panel, panel_end);
+    case kDirectRows:
+      return DirectMatMul<kDirectRows>(block, x, panel, panel_end);
+  }
+  const int even = EvenCols(block.cols), block_k = BlockK(block.n, block.cols);
   const int64_t panel_stride = static_cast<int64_t>(even) * kPanelRows;
   float* wide = static_cast<float*>(scratch);
   float* sums = wide + kBlockK * kCols;  // [n, kCols]
   for (; panel < panel_end; panel += kStep) {
-    for (int k0 = 0; k0 < even; k0 += kBlockK) {
-      const int k1 = MinInt(k0 + kBlockK, even);
+    for (int k0 = 0; k0 < even; k0 += block_k) {
+      const int k1 = MinInt(k0 + block_k, even);
       Widen(block.panels + panel * panel_stride, panel_stride, MinInt(kStep, panel_end - panel), k0 / 2,
             k1 / 2, wide);
       const float* tile = x + static_cast<int64_t>(block.n) * k0;
