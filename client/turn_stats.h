@@ -1,0 +1,17 @@
+// Role: what one answer cost, for people and for programs. Threads: pure functions.
+#pragma once
+
+#include <string>
+
+#include "client/generation.h"
+
+namespace sluice {
+
+// One line, no line feed: tokens, KV kept and read, bytes on the wire, times, method.
+std::string StatsLine(const v1::Done& done);
+
+// One line of JSON, no line feed: answer, prompt_tokens, cached_tokens, kept_tokens_mean, read_tokens,
+// kv_bytes_full, kv_bytes_kept, wire_bytes, ttft_seconds, tpot_seconds, method.
+std::string StatsJson(const Generation& generation);
+
+}  // namespace sluice
