@@ -32,16 +32,18 @@ class MarkedText {
   }
 
   void Append(absl::string_view text, bool marked) {
-    if (marked && marks_.empty() && !text.empty()) marks_.assign(text_.size(), '\0');
+    if (marked || any_marked()) {
+      marks_.resize(text_.size(), '\0');
+      marks_.append(text.size(), marked ? '\1' : '\0');
+    }
     text_.append(text.data(), text.size());
-    if (!marks_.empty()) marks_.append(text.size(), marked ? '\1' : '\0');
   }
   void Append(const MarkedText& other, size_t begin, size_t end) {
     if (!other.AnyMarkedIn(begin, end))
       return Append(absl::string_view(other.text_).substr(begin, end - begin), false);
-    if (marks_.empty()) marks_.assign(text_.size(), '\0');
-    text_.append(other.text_, begin, end - begin);
+    marks_.resize(text_.size(), '\0');
     marks_.append(other.marks_, begin, end - begin);
+    text_.append(other.text_, begin, end - begin);
   }
   void Append(const MarkedText& other) { Append(other, 0, other.size()); }
   MarkedText Slice(size_t begin, size_t end) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
@@ -21,34 +22,28 @@ absl::StatusOr<StopMatcher> StopMatcher::Create(std::vector<std::string> stops) 
 
 StopMatcher::Result StopMatcher::Push(absl::string_view text) {
   if (stopped_) return {};
+  size_t old = held_.size();
   held_.append(text.data(), text.size());
-  // From each position: a whole stop ends the text; the start of one, up to the end of held_, must wait,
-  // because it would begin before any stop found later.
-  for (size_t at = 0; at < held_.size(); ++at) {
-    absl::string_view rest = absl::string_view(held_).substr(at);
+  absl::string_view all = held_;
+  for (size_t end = old + 1; end <= all.size(); ++end) {
     std::optional<int> met;
-    bool may_come = false;
-    for (size_t i = 0; i < stops_.size(); ++i) {
-      const std::string& stop = stops_[i];
-      size_t n = std::min(stop.size(), rest.size());
-      if (rest.compare(0, n, stop, 0, n) != 0) continue;
-      if (n < stop.size()) {
-        may_come = true;
-      } else if (!met || stop.size() < stops_[*met].size()) {
+    for (size_t i = 0; i < stops_.size(); ++i)
+      if (absl::EndsWith(all.substr(0, end), stops_[i]) && (!met || stops_[i].size() > stops_[*met].size()))
         met = static_cast<int>(i);
-      }
-    }
-    if (!met && !may_come) continue;
-    Result result{held_.substr(0, at), met};
-    if (met) {
-      stopped_ = true;
-      held_.clear();
-    } else {
-      held_.erase(0, at);
-    }
+    if (!met) continue;
+    stopped_ = true;
+    Result result{held_.substr(0, end - stops_[*met].size()), met};
+    held_.clear();
     return result;
   }
-  return {std::exchange(held_, ""), std::nullopt};
+  // The longest end of the text that begins a stop must wait.
+  size_t wait = 0;
+  for (const std::string& stop : stops_)
+    for (size_t n = std::min(stop.size() - 1, all.size()); n > wait; --n)
+      if (absl::EndsWith(all, absl::string_view(stop).substr(0, n))) wait = n;
+  Result result{held_.substr(0, held_.size() - wait), std::nullopt};
+  held_.erase(0, held_.size() - wait);
+  return result;
 }
 
 std::string StopMatcher::Flush() { return std::exchange(held_, ""); }

@@ -25,8 +25,9 @@ class StopMatcher {
     std::string text;         // may go to the reader now
     std::optional<int> stop;  // index of the stop string that was met; text ends where it begins
   };
-  // The stop that begins first wins; of two that begin together, the one that ends first. Whole code points
-  // in, whole code points out. After a stop everything more is dropped.
+  // The stop that ends first wins; of two that end together, the longer. So a stop is met as soon as its last
+  // byte comes, however the text is cut. Whole code points in, whole code points out. After a stop everything
+  // more is dropped.
   Result Push(absl::string_view text);
   // The end of the text: what was held back.
   std::string Flush();

@@ -104,9 +104,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromParts(TokenizerParts p
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Build(TokenizerData data) {
   if (data.tokens.empty()) return absl::InvalidArgumentError("tokenizer: the vocabulary is empty");
-  for (size_t id = 0; id < data.tokens.size(); ++id)
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    if (data.tokens[id].size() > kMaxTokenBytes)
+      return absl::InvalidArgumentError(
+          absl::StrCat("tokenizer: token ", id, " is longer than ", kMaxTokenBytes, " bytes"));
     if (FirstInvalidUtf8(data.tokens[id]))
       return absl::InvalidArgumentError(absl::StrCat("tokenizer: token ", id, " is not UTF-8"));
+  }
   auto check = [&](int32_t id, absl::string_view what) {
     if (id >= 0 && id < static_cast<int32_t>(data.tokens.size()) && !data.tokens[id].empty())
       return absl::OkStatus();

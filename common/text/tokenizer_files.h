@@ -9,6 +9,7 @@ namespace sluice {
 
 // Ids beyond this are refused: no vocabulary is so large, and a hostile file must not size our tables.
 inline constexpr int64_t kMaxTokenId = (1 << 20) - 1;
+inline constexpr size_t kMaxTokenBytes = 1024;
 
 absl::StatusOr<TokenizerData> ReadTokenizerJson(absl::string_view tokenizer_json,
                                                 absl::string_view config_json);

@@ -92,6 +92,7 @@ absl::Status ReadSentencePiece(const TokenizerParts& parts, TokenizerData* data,
   for (size_t id = 0; id < tokens.size(); ++id) ids.emplace(tokens[id], static_cast<int32_t>(id));
   for (size_t id = 0; id < tokens.size(); ++id) {
     absl::string_view token = tokens[id];
+    if (token.size() > kMaxTokenBytes) continue;  // refused later
     int32_t rank = static_cast<int32_t>(
         std::lower_bound(best_first.begin(), best_first.end(), parts.scores[id], std::greater<float>()) -
         best_first.begin());

@@ -35,6 +35,9 @@ bool IsWhiteSpace(char32_t code_point);
 // General categories Nd, Nl, No.
 bool IsNumeric(char32_t code_point);
 
+// Python's str.isprintable for one character: no control, format, unassigned or separator but the space.
+bool IsPrintable(char32_t code_point);
+
 // Length of `text` in code points; `text` is valid UTF-8.
 size_t CodePointCount(absl::string_view text);
 
