@@ -1,0 +1,212 @@
+#include "tests/support/process_cluster.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/random_id.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+int LoopbackSocket(int port, bool listen_there) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  SLUICE_CHECK(fd >= 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  int failed = listen_there ? bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address))
+                            : connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  if (failed != 0) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+std::string At(int port) { return absl::StrCat("127.0.0.1:", port); }
+
+}  // namespace
+
+int FreePort() {
+  int fd = LoopbackSocket(0, true);
+  sockaddr_in address{};
+  socklen_t size = sizeof(address);
+  SLUICE_CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+absl::StatusOr<double> MetricValue(const std::string& text, const std::string& name,
+                                   const std::vector<std::string>& labels) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(line, name) || line.size() <= name.size()) continue;
+    if (line[name.size()] != '{' && line[name.size()] != ' ') continue;
+    bool all = true;
+    for (const std::string& label : labels) all = all && absl::StrContains(line, label);
+    double value = 0;
+    if (all && absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) return value;
+  }
+  return absl::NotFoundError(absl::StrCat("no series ", name));
+}
+
+absl::StatusOr<std::string> ScrapeMetrics(int port) {
+  int fd = LoopbackSocket(port, false);
+  if (fd < 0) return absl::UnavailableError(absl::StrCat("nothing listens on ", port));
+  const std::string request = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
+  std::string text;
+  if (write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
+    char buffer[16384];
+    for (ssize_t n; (n = read(fd, buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(n));
+  }
+  close(fd);
+  return text;
+}
+
+ProcessCluster::ProcessCluster(const Options& options) {
+  directory_ =
+      (std::filesystem::temp_directory_path() / absl::StrCat("sluice-test-", RandomId128())).string();
+  std::filesystem::create_directories(directory_);
+  const std::string bin = SLUICE_BIN_DIR;
+  const std::string model = absl::StrCat(SLUICE_SOURCE_DIR, "/", options.model);
+  const int port = FreePort(), internal = FreePort(), admin = FreePort();
+  auto add = [&](const std::string& name, std::vector<std::string> command,
+                 const std::vector<std::string>& flags) {
+    Process process;
+    process.metrics_port = FreePort();
+    command.insert(command.end(), {"--model", model, "--metrics-listen", At(process.metrics_port)});
+    command.insert(command.end(), flags.begin(), flags.end());
+    process.command = std::move(command);
+    processes_[name] = std::move(process);
+    Start(name);
+  };
+  add("router",
+      {bin + "/sluice-router", "--listen", At(port), "--internal-listen", At(internal), "--admin-listen",
+       At(admin), "--sessions-db", directory_ + "/sessions.db", "--stop-timeout", "1"},
+      options.router_flags);
+  for (const char* role : {"prefill", "decode"}) {
+    const int n = role[0] == 'p' ? options.prefill : options.decode;
+    for (int i = 0; i < n; ++i) {
+      const std::string name = absl::StrCat(role, i);
+      add(name,
+          {absl::StrCat(bin, "/sluice-", role), "--router", At(internal), "--name", name, "--threads", "1",
+           "--stop-timeout", "1"},
+          options.worker_flags);
+    }
+  }
+  channel_ = grpc::CreateChannel(At(port), grpc::InsecureChannelCredentials());
+  inference_ = v1::Inference::NewStub(channel_);
+  sessions_ = v1::Sessions::NewStub(channel_);
+  models_ = v1::Models::NewStub(channel_);
+  admin_ = v1::Admin::NewStub(grpc::CreateChannel(At(admin), grpc::InsecureChannelCredentials()));
+}
+
+ProcessCluster::~ProcessCluster() {
+  for (auto& [name, process] : processes_) {
+    if (process.pid > 0) kill(process.pid, SIGTERM);
+  }
+  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  for (auto& [name, process] : processes_) {
+    while (process.pid > 0 && Alive(name)) {
+      if (absl::Now() > deadline) kill(process.pid, SIGKILL);
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+  }
+  std::filesystem::remove_all(directory_);
+}
+
+void ProcessCluster::Start(const std::string& name) {
+  Process& process = processes_.at(name);
+  SLUICE_CHECK(process.pid < 0);
+  const std::string log = absl::StrCat(directory_, "/", name, ".log");
+  std::vector<char*> argv;
+  for (std::string& argument : process.command) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  process.pid = fork();
+  if (process.pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(fd, 1);
+    dup2(fd, 2);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+}
+
+bool ProcessCluster::Alive(const std::string& name) {
+  Process& process = processes_.at(name);
+  if (process.pid > 0 && waitpid(process.pid, nullptr, WNOHANG) == process.pid) process.pid = -1;
+  return process.pid > 0;
+}
+
+void ProcessCluster::Kill(const std::string& name, int signal) {
+  Process& process = processes_.at(name);
+  kill(process.pid, signal);
+  waitpid(process.pid, nullptr, 0);
+  process.pid = -1;
+}
+
+bool ProcessCluster::WaitReady(absl::Duration timeout) {
+  const absl::Time end = absl::Now() + timeout;
+  while (absl::Now() < end) {
+    int live = 0, ready = 0;
+    for (auto& [name, process] : processes_) live += name != "router" && Alive(name);
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+    v1::ListWorkersResponse workers;
+    if (admin_->ListWorkers(&context, {}, &workers).ok()) {
+      for (const v1::Worker& worker : workers.workers()) ready += worker.state() == "ready";
+      if (ready == live) return true;
+    }
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  return false;
+}
+
+double ProcessCluster::Metric(const std::string& process, const std::string& name,
+                              const std::vector<std::string>& labels) {
+  absl::StatusOr<std::string> text = ScrapeMetrics(metrics_port(process));
+  absl::StatusOr<double> value = text.ok() ? MetricValue(*text, name, labels) : text.status();
+  return value.ok() ? *value : -1;
+}
+
+bool ProcessCluster::WaitPagesFree(const std::string& decode, absl::Duration timeout) {
+  const absl::Time end = absl::Now() + timeout;
+  while (absl::Now() < end) {
+    if (Metric(decode, "sluice_kv_blocks", {"state=\"active\""}) == 0 &&
+        Metric(decode, "sluice_kv_blocks", {"state=\"leased\""}) == 0) {
+      return true;
+    }
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  return false;
+}
+
+std::string ProcessCluster::Logs() const {
+  std::string all;
+  for (const auto& [name, process] : processes_) {
+    std::ifstream file(absl::StrCat(directory_, "/", name, ".log"));
+    std::stringstream text;
+    text << file.rdbuf();
+    absl::StrAppend(&all, "--- ", name, "\n", text.str());
+  }
+  return all;
+}
+
+}  // namespace sluice

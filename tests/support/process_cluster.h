@@ -1,0 +1,75 @@
+// Role: a router and any number of workers as real processes on this machine, for end-to-end tests: started,
+// killed, started again, and asked for their metrics. Threads: the test's.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sluice/v1/admin.grpc.pb.h"
+#include "sluice/v1/inference.grpc.pb.h"
+#include "sluice/v1/models.grpc.pb.h"
+#include "sluice/v1/sessions.grpc.pb.h"
+
+namespace sluice {
+
+// Takes a port that is free now on the loopback interface.
+int FreePort();
+
+// The value of one series in a Prometheus text, or nothing. series: name and labels that must occur, e.g.
+// "sluice_kv_blocks" and {"state=\"free\""}.
+absl::StatusOr<double> MetricValue(const std::string& text, const std::string& name,
+                                   const std::vector<std::string>& labels);
+absl::StatusOr<std::string> ScrapeMetrics(int port);
+
+class ProcessCluster {
+ public:
+  struct Options {
+    int prefill = 1;
+    int decode = 1;
+    std::string model = "models/needle-14m";  // inside the source tree
+    std::vector<std::string> router_flags, worker_flags;
+  };
+  explicit ProcessCluster(const Options& options);
+  ~ProcessCluster();  // SIGTERM, then SIGKILL
+
+  // Waits until the router serves and lists every live worker as ready. False at the timeout.
+  bool WaitReady(absl::Duration timeout = absl::Seconds(30));
+
+  void Kill(const std::string& process, int signal);  // "router", "prefill0", "decode1"
+  void Start(const std::string& process);             // again, after it died
+  bool Alive(const std::string& process);
+  int metrics_port(const std::string& process) const { return processes_.at(process).metrics_port; }
+  // The sum of a gauge over the live workers named.
+  double Metric(const std::string& process, const std::string& name, const std::vector<std::string>& labels);
+  // Free KV pages of a decode worker are back at what they were when it was idle.
+  bool WaitPagesFree(const std::string& decode, absl::Duration timeout = absl::Seconds(15));
+
+  v1::Inference::Stub& inference() { return *inference_; }
+  v1::Sessions::Stub& sessions() { return *sessions_; }
+  v1::Models::Stub& models() { return *models_; }
+  v1::Admin::Stub& admin() { return *admin_; }
+  std::shared_ptr<grpc::Channel> channel() { return channel_; }
+  std::string Logs() const;
+
+ private:
+  struct Process {
+    std::vector<std::string> command;
+    pid_t pid = -1;
+    int metrics_port = 0;
+  };
+  std::string directory_;
+  std::map<std::string, Process> processes_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Inference::Stub> inference_;
+  std::unique_ptr<v1::Sessions::Stub> sessions_;
+  std::unique_ptr<v1::Models::Stub> models_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+};
+
+}  // namespace sluice
