@@ -190,8 +190,17 @@ void ReceiveLoop::PublishMetrics() {
   metrics_->in_flight_transfer.Set(receiver_.live());
   metrics_->in_flight_decode.Set(decode_loop_->running());
   metrics_->in_flight_queued.Set(std::max(0, table_->size() - receiver_.live() - decode_loop_->running()));
-  metrics_->kv_blocks_free.Set(cache_->pages().free_pages());
-  metrics_->kv_blocks_active.Set(cache_->pages().total_pages() - cache_->pages().free_pages());
+  const PagePool& pages = cache_->pages();
+  const PagePool& chunks = cache_->chunks();
+  int leased = 0;
+  for (const auto& [key, reservation] : reservations_) leased += reservation.kv->pages();
+  const int used = pages.total_pages() - pages.free_pages();
+  metrics_->kv_blocks_free.Set(pages.free_pages());
+  metrics_->kv_blocks_leased.Set(leased);
+  metrics_->kv_blocks_active.Set(std::max(0, used - leased));
+  metrics_->kv_memory_pages_bytes.Set(static_cast<double>(used) * static_cast<double>(pages.page_bytes()));
+  metrics_->kv_memory_side_tables_bytes.Set(static_cast<double>(chunks.total_pages() - chunks.free_pages()) *
+                                            static_cast<double>(chunks.page_bytes()));
 }
 
 }  // namespace sluice

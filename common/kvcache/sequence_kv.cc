@@ -39,6 +39,12 @@ SequenceKv::~SequenceKv() {
   cache_->GiveSlot(slot_);
 }
 
+int SequenceKv::pages() const {
+  size_t held = 0;
+  for (const Head& head : heads_) held += head.pages.size();
+  return static_cast<int>(held);
+}
+
 int SequenceKv::kept(LayerId layer, int kv_head) const {
   return heads_[layer.value() * cache_->shape_.n_kv_heads + kv_head].rows;
 }

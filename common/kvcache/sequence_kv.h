@@ -25,6 +25,7 @@ class SequenceKv {
 
   int slot() const { return slot_; }
   int kept(LayerId layer, int kv_head) const;  // rows in the cache
+  int pages() const;                           // held, over all layers and heads
 
   // Copies rows [row_begin, row_begin + n) of one head into pages and builds their bounds. k, v [n, head_dim]
   // KV dtype, alive until ops is synced. positions: [n] host, RoPE positions of the rows. Rows of a head come

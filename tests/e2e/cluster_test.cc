@@ -21,18 +21,14 @@ using testing::HasSubstr;
 std::string Document(int characters, const std::vector<std::pair<std::string, std::string>>& facts,
                      uint32_t seed) {
   std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/models/needle-14m/haystack.txt");
-  std::mt19937 random(seed);
   std::vector<std::string> sentences;
-  size_t size = 0, skip = random() % 2000;
-  for (std::string line; size < static_cast<size_t>(characters) && std::getline(file, line);) {
-    if (line.size() < 2 || skip-- > 0) {
-      if (skip > 1u << 20) skip = 0;
-      continue;
-    }
-    skip = 0;
-    size += line.size() + 1;
-    sentences.push_back(line);
+  for (std::string line; std::getline(file, line);) {
+    if (line.size() > 1) sentences.push_back(line);
   }
+  sentences.erase(sentences.begin(), sentences.begin() + std::mt19937(seed)() % (sentences.size() / 2));
+  size_t n = 0;
+  for (size_t size = 0; size < static_cast<size_t>(characters); ++n) size += sentences[n].size() + 1;
+  sentences.resize(n);
   for (size_t i = 0; i < facts.size(); ++i) {
     const size_t at = sentences.size() * (2 * i + 1) / (2 * facts.size());
     sentences.insert(
