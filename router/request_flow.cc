@@ -236,8 +236,7 @@ FlowActions RequestFlow::HandedOff(uint32_t attempt, absl::Time now) {
   return out;
 }
 
-FlowActions RequestFlow::HandoffFailed(uint32_t attempt, const std::string& reason, bool retained,
-                                       absl::Time now) {
+FlowActions RequestFlow::HandoffFailed(uint32_t attempt, const HandoffFailure& failure, absl::Time now) {
   FlowActions out;
   if (Stale(attempt) || prefill_call_ != Call::kOpen) return out;
   prefill_call_ = Call::kDone;
@@ -248,27 +247,25 @@ FlowActions RequestFlow::HandoffFailed(uint32_t attempt, const std::string& reas
   // D has it all, only its Commit did not arrive.
   if (receiving_ && emitted_ > base_ && !decode_lost_.has_value()) return out;
   kept_at_.reset();
-  if (retained) kept_at_ = prefill_;
-  if (reason == "BUSY") {
-    picker_->Avoid(decode_, kAvoidBusy);
-    Retry(absl::ResourceExhaustedError(absl::StrCat("decode ", decode_.name, " is busy")), false, now, &out);
-  } else if (reason == "TOO_LARGE") {
+  if (failure.retained) kept_at_ = prefill_;
+  std::string text = absl::StrCat("hand-off to decode ", decode_.name, ": ", failure.reason,
+                                  failure.detail.empty() ? "" : ", ", failure.detail);
+  if (failure.reason == "busy") {
+    picker_->Avoid(decode_, std::max(failure.retry_after, kAvoidBusy));
+    Retry(absl::ResourceExhaustedError(text), false, now, &out);
+  } else if (failure.reason == "too_large" || failure.reason == "incompatible") {
+    absl::string_view remedy =
+        failure.reason == "too_large"
+            ? "lower compression.budget_tokens or stopping.max_tokens, or give decode more "
+              "KV memory"
+            : "change compression.preset";
     excluded_.insert(decode_.incarnation);
-    Retry(absl::FailedPreconditionError(
-              absl::StrCat("the kept KV does not fit decode ", decode_.name,
-                           ": lower compression.budget_tokens or max_tokens, or give decode more KV memory")),
-          false, now, &out);
-  } else if (reason == "INCOMPATIBLE") {
-    excluded_.insert(decode_.incarnation);
-    Retry(absl::FailedPreconditionError(absl::StrCat("decode ", decode_.name,
-                                                     " does not serve these compression gates: change "
-                                                     "compression.preset")),
-          false, now, &out);
+    Retry(absl::FailedPreconditionError(absl::StrCat(text, "; ", remedy)), false, now, &out);
   } else {
     picker_->Avoid(decode_, kAvoidLost);
-    Retry(decode_lost_.value_or(
-              absl::UnavailableError(absl::StrCat("hand-off to ", decode_.name, ": ", reason))),
-          true, now, &out);
+    absl::Status cause =
+        failure.reason == "integrity" ? absl::DataLossError(text) : absl::UnavailableError(text);
+    Retry(decode_lost_.value_or(cause), true, now, &out);
   }
   return out;
 }

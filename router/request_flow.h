@@ -42,6 +42,14 @@ struct FlowRequest {
   absl::Time deadline;
 };
 
+// A hand-off that came to nothing, as prefill reports it.
+struct HandoffFailure {
+  std::string reason;  // a name of common/handoff/result.h, or prefill's own
+  std::string detail;
+  bool retained = false;  // prefill still holds the kept set
+  absl::Duration retry_after = absl::ZeroDuration();
+};
+
 enum class FlowStage { kQueued, kPrefill, kTransfer, kDecode };
 
 // How generation ended.
@@ -112,7 +120,7 @@ class RequestFlow {
   FlowActions Progress(uint32_t attempt, bool running, int layers_done, int layers, int cached);
   FlowActions FirstToken(uint32_t attempt, int32_t id, bool ends, bool stopped, absl::Time now);
   FlowActions HandedOff(uint32_t attempt, absl::Time now);
-  FlowActions HandoffFailed(uint32_t attempt, const std::string& reason, bool retained, absl::Time now);
+  FlowActions HandoffFailed(uint32_t attempt, const HandoffFailure& failure, absl::Time now);
   FlowActions PrefillEnded(uint32_t attempt, const absl::Status& status, absl::Time now);
   FlowActions Receiving(uint32_t attempt);
   FlowActions Tokens(uint32_t attempt, int index, const std::vector<int32_t>& ids, absl::Time now);

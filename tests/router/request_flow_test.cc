@@ -174,7 +174,8 @@ TEST_F(RequestFlowTest, EventsOfAnEarlierAttemptChangeNothing) {
 TEST_F(RequestFlowTest, AFailedHandOffGoesToAnotherDecodeFromTheKeptSet) {
   Do(flow->Start(now));
   RunToFirstToken(10);
-  EXPECT_THAT(Do(flow->HandoffFailed(1, "PEER_LOST", true, now)), ElementsAre("cancel decode", "open d2"));
+  EXPECT_THAT(Do(flow->HandoffFailed(1, {.reason = "peer_lost", .retained = true}, now)),
+              ElementsAre("cancel decode", "open d2"));
   EXPECT_THAT(Do(flow->Registered(2)), ElementsAre("reuse p1>d2"));
   EXPECT_EQ(prefill_base, 0);  // the kept set is of the prompt alone
   Do(flow->Tokens(2, 1, {11}, now));
@@ -188,7 +189,8 @@ TEST_F(RequestFlowTest, DecodeDiesDuringTheTransferAndPrefillDecides) {
   Do(flow->Start(now));
   Do(flow->Registered(1));
   EXPECT_THAT(Do(flow->DecodeEnded(1, absl::UnavailableError(""), now)), ElementsAre());
-  EXPECT_THAT(Do(flow->HandoffFailed(1, "PEER_LOST", true, now)), ElementsAre("open d2"));
+  EXPECT_THAT(Do(flow->HandoffFailed(1, {.reason = "peer_lost", .retained = true}, now)),
+              ElementsAre("open d2"));
   EXPECT_THAT(Do(flow->Registered(2)), ElementsAre("reuse p1>d2"));
 }
 
@@ -204,7 +206,7 @@ TEST_F(RequestFlowTest, DecodeDiesWhileItsCommitIsOnTheWay) {
 TEST_F(RequestFlowTest, AKeptSetThatIsGoneMeansANewPrefill) {
   Do(flow->Start(now));
   RunToFirstToken(10);
-  Do(flow->HandoffFailed(1, "PEER_LOST", true, now));
+  Do(flow->HandoffFailed(1, {.reason = "peer_lost", .retained = true}, now));
   Do(flow->Registered(2));
   EXPECT_THAT(Do(flow->PrefillEnded(2, absl::NotFoundError("no such kept set"), now)),
               ElementsAre("cancel decode", "open d2"));
@@ -270,7 +272,8 @@ TEST_F(RequestFlowTest, BusyWorkersAreWaitedForThenRefusedWithRetryInfo) {
   Do(flow->Start(now));
   Do(flow->Registered(1));
   picker.decode = {Worker("d1")};
-  EXPECT_THAT(Do(flow->HandoffFailed(1, "BUSY", true, now)), ElementsAre("cancel decode"));
+  EXPECT_THAT(Do(flow->HandoffFailed(1, {.reason = "busy", .retained = true}, now)),
+              ElementsAre("cancel decode"));
   ASSERT_FALSE(wakes.empty());
   EXPECT_EQ(wakes.back(), now + absl::Milliseconds(50));
   Do(flow->Wake(wakes.back()));
@@ -283,9 +286,10 @@ TEST_F(RequestFlowTest, BusyWorkersAreWaitedForThenRefusedWithRetryInfo) {
 TEST_F(RequestFlowTest, AKeptSetThatFitsNoDecodeSaysWhatToChange) {
   Do(flow->Start(now));
   Do(flow->Registered(1));
-  Do(flow->HandoffFailed(1, "TOO_LARGE", true, now));
+  Do(flow->HandoffFailed(1, {.reason = "too_large", .retained = true}, now));
   Do(flow->Registered(2));
-  EXPECT_THAT(Do(flow->HandoffFailed(2, "TOO_LARGE", true, now)), ElementsAre("cancel decode", "fail"));
+  EXPECT_THAT(Do(flow->HandoffFailed(2, {.reason = "too_large", .retained = true}, now)),
+              ElementsAre("cancel decode", "fail"));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("budget_tokens"));
 }

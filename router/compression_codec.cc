@@ -1,0 +1,156 @@
+#include "router/compression_codec.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/rpc/gates_codec.h"
+#include "common/rpc/status_codec.h"
+
+namespace sluice {
+namespace {
+
+// A public enumerator is the native one plus 1; 0 is "unset".
+template <class Native, class Proto>
+absl::Status ReadKind(const char* field, Proto proto, Native last, std::optional<Native>* out) {
+  int value = static_cast<int>(proto);
+  if (value == 0) return absl::OkStatus();
+  if (value < 0 || value > static_cast<int>(last) + 1) {
+    return BadField(absl::StrCat("compression.", field), absl::StrCat("unknown kind ", value));
+  }
+  *out = static_cast<Native>(value - 1);
+  return absl::OkStatus();
+}
+
+absl::Status ReadPooling(const v1::Pooling& proto, std::optional<Pooling>* out) {
+  Pooling pooling;
+  int kind = proto.kind();
+  if (kind < v1::Pooling::MAX || kind > v1::Pooling::FADING) {
+    return BadField("compression.pooling.kind", "set MAX, AVG or FADING");
+  }
+  pooling.kind = static_cast<Pooling::Kind>(kind - 1);
+  bool fading = pooling.kind == Pooling::kFading;
+  if (fading && proto.has_kernel())
+    return BadField("compression.pooling.kernel", "FADING has after and before");
+  if (!fading && (proto.has_after() || proto.has_before())) {
+    return BadField("compression.pooling.after", "only FADING has a reach; MAX and AVG have a kernel");
+  }
+  if (proto.has_kernel()) pooling.kernel = proto.kernel();
+  if (proto.has_after()) pooling.after = proto.after();
+  if (proto.has_before()) pooling.before = proto.before();
+  *out = pooling;
+  return absl::OkStatus();
+}
+
+struct Fallback {
+  const char* text;  // a part of the off_reason
+  const char* label;
+};
+constexpr Fallback kFallbacks[] = {
+    {"min_prompt_tokens", "short_prompt"}, {"history=keep", "history_keep"},     {"first turn", "later_turn"},
+    {"layer is unknown", "unknown_layer"}, {"sliding-window", "sliding_window"},
+};
+
+}  // namespace
+
+absl::StatusOr<CompressionSpec> SpecFromProto(const v1::CompressionSpec& proto) {
+  CompressionSpec spec;
+  if (proto.has_preset()) {
+    if (proto.preset().empty())
+      return BadField("compression.preset", "empty; leave it unset for the default");
+    spec.preset = proto.preset();
+  }
+  SLUICE_RETURN_IF_ERROR(
+      ReadKind("propagation.kind", proto.propagation().kind(), PropagationKind::kTsp, &spec.propagation));
+  if (proto.propagation().has_layer()) spec.tsp_layer = proto.propagation().layer();
+  if (proto.propagation().has_rate()) spec.tsp_rate = proto.propagation().rate();
+  SLUICE_RETURN_IF_ERROR(
+      ReadKind("retention.kind", proto.retention().kind(), RetentionKind::kStreamingLlm, &spec.retention));
+  SLUICE_RETURN_IF_ERROR(
+      ReadKind("selection.kind", proto.selection().kind(), SelectionKind::kHsa, &spec.selection));
+  SLUICE_RETURN_IF_ERROR(ReadKind("history", proto.history(), HistoryKind::kKeep, &spec.history));
+  if (proto.has_window()) spec.window = proto.window();
+  if (proto.has_pooling()) {
+    SLUICE_RETURN_IF_ERROR(ReadPooling(proto.pooling(), &spec.pooling));
+  }
+  if (proto.has_budget_tokens()) spec.budget_tokens = proto.budget_tokens();
+  if (proto.has_keep_ratio()) spec.keep_ratio = proto.keep_ratio();
+  if (proto.has_min_prompt_tokens()) spec.min_prompt_tokens = proto.min_prompt_tokens();
+  if (proto.has_split_max_tokens()) spec.split_max_tokens = proto.split_max_tokens();
+  switch (proto.coverage()) {
+    case v1::COVERAGE_UNSPECIFIED:
+      break;
+    case v1::COVERAGE_FULL:
+      spec.subset_coverage = false;
+      break;
+    case v1::COVERAGE_SUBSET:
+      spec.subset_coverage = true;
+      break;
+    default:
+      return BadField("compression.coverage", "set FULL or SUBSET");
+  }
+  switch (proto.on_unsupported()) {
+    case v1::ON_UNSUPPORTED_UNSPECIFIED:
+      break;
+    case v1::ON_UNSUPPORTED_ERROR:
+      spec.fallback_full = false;
+      break;
+    case v1::ON_UNSUPPORTED_FALLBACK_FULL:
+      spec.fallback_full = true;
+      break;
+    default:
+      return BadField("compression.on_unsupported", "set ERROR or FALLBACK_FULL");
+  }
+  return spec;
+}
+
+v1::CompressionReport ReportOf(const ResolvedGates& gates, int prompt_tokens) {
+  v1::CompressionReport report;
+  report.set_method(gates.method);
+  report.set_budget_tokens(gates.budget_tokens);
+  report.set_off_reason(gates.off_reason);
+  report.set_prompt_tokens(prompt_tokens);
+  report.set_read_tokens(gates.selection.tokens);
+  report.set_propagation(static_cast<v1::PropagationKind>(static_cast<int>(gates.propagation.kind) + 1));
+  report.set_retention(static_cast<v1::RetentionKind>(static_cast<int>(gates.retention.kind) + 1));
+  report.set_selection(static_cast<v1::SelectionKind>(static_cast<int>(gates.selection.kind) + 1));
+  report.set_history(static_cast<v1::HistoryKind>(static_cast<int>(gates.history) + 1));
+  report.set_tsp_layer(gates.propagation.layer);
+  report.set_tsp_rows(gates.propagation.rows);
+  report.set_retention_budget(gates.retention.budget);
+  report.set_window(gates.retention.window);
+  report.set_hsa_page(gates.selection.page);
+  report.set_hsa_channels(gates.selection.channels);
+  return report;
+}
+
+std::string GatesToJson(const ResolvedGates& gates) {
+  std::string json;
+  // Every field is a number or text: this cannot fail.
+  (void)google::protobuf::util::MessageToJsonString(GatesToProto(gates), &json);
+  return json;
+}
+
+absl::StatusOr<ResolvedGates> GatesFromJson(const std::string& json) {
+  internal::v1::ResolvedGates proto;
+  if (!google::protobuf::util::JsonStringToMessage(json, &proto).ok()) {
+    return absl::DataLossError("the session's stored compression does not parse");
+  }
+  return GatesFromProto(proto);
+}
+
+std::string FallbackLabel(const std::string& off_reason) {
+  for (const Fallback& fallback : kFallbacks) {
+    if (absl::StrContains(off_reason, fallback.text)) return fallback.label;
+  }
+  return "other";
+}
+
+std::vector<std::string> FallbackLabels() {
+  std::vector<std::string> labels;
+  for (const Fallback& fallback : kFallbacks) labels.push_back(fallback.label);
+  return labels;
+}
+
+}  // namespace sluice

@@ -1,0 +1,126 @@
+#include "router/inference_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "router/reply_reactors.h"
+#include "router/request_parser.h"
+#include "router/unary_reply.h"
+
+namespace sluice {
+namespace {
+
+RequestRun::Planner PlannerOf(const ServedModel* model, std::string bytes, v1::ChatRequest) {
+  auto request = std::make_shared<v1::ChatRequest>();
+  RequestRun::Planner planner;
+  planner.check = [=, bytes = std::move(bytes)]() -> absl::StatusOr<RequestRun::SessionRef> {
+    SLUICE_RETURN_IF_ERROR(ParseRequest(bytes, request.get()));
+    SLUICE_RETURN_IF_ERROR(CheckChat(*model, *request));
+    return RequestRun::SessionRef{request->session_turn().session_id(),
+                                  request->session_turn().parent_turn_id()};
+  };
+  planner.plan = [=](const SessionState* session) { return PlanChat(*model, *request, session); };
+  return planner;
+}
+
+RequestRun::Planner PlannerOf(const ServedModel* model, std::string bytes, v1::CompleteRequest) {
+  auto request = std::make_shared<v1::CompleteRequest>();
+  RequestRun::Planner planner;
+  planner.check = [=, bytes = std::move(bytes)]() -> absl::StatusOr<RequestRun::SessionRef> {
+    SLUICE_RETURN_IF_ERROR(ParseRequest(bytes, request.get()));
+    return RequestRun::SessionRef{};
+  };
+  planner.plan = [=](const SessionState*) { return PlanComplete(*model, *request); };
+  return planner;
+}
+
+// The client's own deadline, if it set one.
+std::optional<absl::Duration> TimeoutOf(const grpc::CallbackServerContext& context) {
+  absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
+  if (left > absl::Hours(24 * 365)) return std::nullopt;
+  return left;
+}
+
+absl::Status Admit(const RunServices& services, const std::shared_ptr<RequestRun>& run) {
+  if (*services.draining) {
+    return WithRetryAfter(WithReason(absl::UnavailableError("the router is stopping"), "DRAINING"),
+                          absl::Seconds(1));
+  }
+  if (services.runs->Add(run)) return absl::OkStatus();
+  return WithRetryAfter(WithReason(absl::ResourceExhaustedError(
+                                       absl::StrCat(services.runs->capacity(),
+                                                    " requests are in flight, the most this router takes "
+                                                    "(--max-in-flight)")),
+                                   "QUEUE_FULL"),
+                        absl::Seconds(1));
+}
+
+template <class Request, class Sink>
+Sink* Run(const RunServices* services, const char* method, const grpc::CallbackServerContext& context,
+          const grpc::ByteBuffer& request, Sink* sink) {
+  auto run = std::make_shared<RequestRun>(services, method, sink, TimeoutOf(context));
+  if (absl::Status status = Admit(*services, run); !status.ok()) {
+    services->metrics->requests.At(method).At(absl::StatusCodeToString(status.code())).Increment();
+    sink->Finish(status);
+    return sink;
+  }
+  sink->Attach(run);
+  run->Start(PlannerOf(services->model, BytesOf(request), Request()));
+  return sink;
+}
+
+}  // namespace
+
+std::vector<std::string> InferenceService::Methods() {
+  return {"Chat", "ChatStream", "Complete", "CompleteStream"};
+}
+
+grpc::ServerUnaryReactor* InferenceService::Chat(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return Run<v1::ChatRequest>(services_, "Chat", *context, *request, new UnaryReply(response));
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::ChatStream(grpc::CallbackServerContext* context,
+                                                                         const grpc::ByteBuffer* request) {
+  return Run<v1::ChatRequest>(services_, "ChatStream", *context, *request, new StreamReply());
+}
+
+grpc::ServerUnaryReactor* InferenceService::Complete(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  return Run<v1::CompleteRequest>(services_, "Complete", *context, *request, new UnaryReply(response));
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::CompleteStream(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return Run<v1::CompleteRequest>(services_, "CompleteStream", *context, *request, new StreamReply());
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const v1::TokenizeRequest*, v1::TokenizeResponse*) {
+  return Reply(context, NotServed("Inference.Tokenize"));
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const v1::DetokenizeRequest*,
+                                                       v1::DetokenizeResponse*) {
+  return Reply(context, NotServed("Inference.Detokenize"));
+}
+
+grpc::ServerUnaryReactor* InferenceService::RenderTemplate(grpc::CallbackServerContext* context,
+                                                           const v1::RenderTemplateRequest*,
+                                                           v1::RenderTemplateResponse*) {
+  return Reply(context, NotServed("Inference.RenderTemplate"));
+}
+
+grpc::ServerUnaryReactor* InferenceService::CountTokens(grpc::CallbackServerContext* context,
+                                                        const v1::CountTokensRequest*,
+                                                        v1::CountTokensResponse*) {
+  return Reply(context, NotServed("Inference.CountTokens"));
+}
+
+}  // namespace sluice

@@ -1,0 +1,145 @@
+// sluice-router: flags to structs to objects.
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/strings/str_join.h"
+#include "common/rpc/worker_process.h"
+#include "common/session/memory_store.h"
+#include "common/session/sqlite_store.h"
+#include "router/compression_codec.h"
+#include "router/router.h"
+
+namespace sluice {
+namespace {
+
+struct Options {
+  std::string model, model_name;
+  RouterConfig router;
+  std::string metrics_listen = "127.0.0.1:7103";
+  std::string sessions_db = "sluice-sessions.db";
+  std::string policy = RoutePolicies()[0]->name();
+  int max_message_mb = 16;
+  int max_sessions = SessionLimits().max_sessions_per_owner;
+  double lease_seconds = 10, timeout_seconds = 600, slow_client_seconds = 30, pair_wait_seconds = 15,
+         busy_wait_seconds = 30, stop_seconds = 30;
+  std::string log_level = "info";
+};
+
+std::string PolicyNames() {
+  return absl::StrJoin(RoutePolicies(), ", ",
+                       [](std::string* out, const RoutePolicy* policy) { out->append(policy->name()); });
+}
+
+void AddFlags(CLI::App* app, Options* options) {
+  app->set_config("--config", "", "TOML file with the options below; flags and environment go before it")
+      ->envname("SLUICE_CONFIG");
+  auto add = [app](const char* flag, auto& value, const std::string& help, const char* env,
+                   const char* group) {
+    return app->add_option(flag, value, help)->envname(env)->group(group)->capture_default_str();
+  };
+  auto seconds = [&](const char* flag, double& value, const std::string& help, const char* env) {
+    add(flag, value, help + " [seconds]", env, "Time")->check(CLI::Range(0.001, 1e6));
+  };
+  add("--model", options->model, "Hugging Face directory or GGUF file, the workers' own", "SLUICE_MODEL",
+      "Model")
+      ->required();
+  add("--model-name", options->model_name, "name that clients use (default: the directory's)",
+      "SLUICE_MODEL_NAME", "Model");
+  add("--listen", options->router.listen, "clients' address, host:port; port 0 takes a free one",
+      "SLUICE_LISTEN", "Network");
+  add("--internal-listen", options->router.internal_listen, "workers' address; keep it private",
+      "SLUICE_INTERNAL_LISTEN", "Network");
+  add("--admin-listen", options->router.admin_listen, "operators' address; keep it private",
+      "SLUICE_ADMIN_LISTEN", "Network");
+  add("--metrics-listen", options->metrics_listen, "address of /metrics", "SLUICE_METRICS_LISTEN", "Network");
+  app->add_flag("--reflection", options->router.reflection, "serve gRPC reflection on --listen")
+      ->envname("SLUICE_REFLECTION")
+      ->group("Network");
+  add("--max-message", options->max_message_mb, "largest request [MB]", "SLUICE_MAX_MESSAGE", "Network")
+      ->check(CLI::Range(1, 1024));
+  add("--sessions-db", options->sessions_db, "SQLite file of the sessions; \"memory\" forgets them at exit",
+      "SLUICE_SESSIONS_DB", "Sessions");
+  add("--max-sessions", options->max_sessions, "sessions kept at most", "SLUICE_MAX_SESSIONS", "Sessions")
+      ->check(CLI::Range(1, 1 << 30));
+  add("--max-in-flight", options->router.max_in_flight, "requests at a time; more are RESOURCE_EXHAUSTED",
+      "SLUICE_MAX_IN_FLIGHT", "Requests")
+      ->check(CLI::Range(1, 1 << 20));
+  add("--route-policy", options->policy, "one of " + PolicyNames(), "SLUICE_ROUTE_POLICY", "Requests");
+  add("--work-threads", options->router.work_threads, "threads that tokenise and read sessions",
+      "SLUICE_WORK_THREADS", "Requests")
+      ->check(CLI::Range(1, 256));
+  seconds("--default-timeout", options->timeout_seconds, "deadline of a request that brings none",
+          "SLUICE_DEFAULT_TIMEOUT");
+  seconds("--slow-client-timeout", options->slow_client_seconds,
+          "a client that does not read is cut off after", "SLUICE_SLOW_CLIENT_TIMEOUT");
+  seconds("--worker-lease", options->lease_seconds, "a silent worker is lost after", "SLUICE_WORKER_LEASE");
+  seconds("--pair-wait", options->pair_wait_seconds, "a request waits for a lost worker's successor",
+          "SLUICE_PAIR_WAIT");
+  seconds("--busy-wait", options->busy_wait_seconds, "a request waits for room on a worker",
+          "SLUICE_BUSY_WAIT");
+  seconds("--stop-timeout", options->stop_seconds, "requests in flight get so long at shutdown",
+          "SLUICE_STOP_TIMEOUT");
+  add("--log-level", options->log_level, "trace, debug, info, warn, error", "SLUICE_LOG_LEVEL", "Logs");
+  app->footer(
+      "Example:\n"
+      "  sluice-router --model models/needle-14m --listen 0.0.0.0:7100 --sessions-db "
+      "/var/lib/sluice/sessions.db");
+}
+
+absl::StatusOr<std::unique_ptr<SessionStore>> OpenStore(const Options& options) {
+  SessionLimits limits;
+  limits.max_sessions_per_owner = options.max_sessions;
+  if (options.sessions_db == "memory") return NewMemoryStore(limits);
+  return OpenSqliteStore(options.sessions_db, limits);
+}
+
+absl::Status Serve(Options options) {
+  RouterConfig& config = options.router;
+  config.policy = FindRoutePolicy(options.policy);
+  if (config.policy == nullptr) {
+    return absl::InvalidArgumentError("--route-policy " + options.policy + ": not one of " + PolicyNames());
+  }
+  config.max_message_bytes = options.max_message_mb << 20;
+  config.cluster.lease = absl::Seconds(options.lease_seconds);
+  config.run.default_timeout = absl::Seconds(options.timeout_seconds);
+  config.run.slow_client_timeout = absl::Seconds(options.slow_client_seconds);
+  config.run.flow.pair_wait = absl::Seconds(options.pair_wait_seconds);
+  config.run.flow.busy_wait = absl::Seconds(options.busy_wait_seconds);
+
+  SLUICE_ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(options.model, options.model_name));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SessionStore> store, OpenStore(options));
+  MetricsRegistry registry({"router", model.name, SLUICE_VERSION});
+  RouterMetrics metrics(&registry, {InferenceService::Methods(), FallbackLabels()});
+  SLUICE_ASSIGN_OR_RETURN(int metrics_port, registry.Serve(options.metrics_listen, "--metrics-listen"));
+  std::string name = model.name;
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Router> router,
+                          Router::Start(config, std::move(model), std::move(store), &metrics));
+  spdlog::info("router listens model={} port={} internal_port={} admin_port={} metrics_port={}", name,
+               router->port(), router->internal_port(), router->admin_port(), metrics_port);
+  WaitForStopSignal();
+  spdlog::info("router stopping in_flight={}", router->requests_in_flight());
+  router->Stop(absl::Seconds(options.stop_seconds));
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  BlockStopSignals();
+  Options options;
+  CLI::App app("sluice-router: takes requests, keeps sessions, and pairs prefill with decode workers");
+  AddFlags(&app, &options);
+  CLI11_PARSE(app, argc, argv);
+  spdlog::set_level(spdlog::level::from_str(options.log_level));
+  absl::Status status = Serve(std::move(options));
+  if (!status.ok()) {
+    spdlog::error("router failed: {}", std::string(status.message()));
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) { return sluice::Main(argc, argv); }

@@ -1,0 +1,23 @@
+#include "router/models_service.h"
+
+#include "router/request_plan.h"
+#include "router/unary_reply.h"
+
+namespace sluice {
+
+grpc::ServerUnaryReactor* ModelsService::ListModels(grpc::CallbackServerContext* context,
+                                                    const v1::ListModelsRequest*,
+                                                    v1::ListModelsResponse* response) {
+  *response->add_models() = model_->description;
+  return Reply(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ModelsService::GetModel(grpc::CallbackServerContext* context,
+                                                  const v1::GetModelRequest* request, v1::Model* response) {
+  if (request->id().empty()) return Reply(context, BadField("id", "empty; name a model"));
+  absl::Status status = CheckModelName(*model_, request->id());
+  if (status.ok()) *response = model_->description;
+  return Reply(context, status);
+}
+
+}  // namespace sluice

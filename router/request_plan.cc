@@ -1,0 +1,214 @@
+#include "router/request_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/random_id.h"
+#include "common/base/status.h"
+#include "common/rpc/status_codec.h"
+#include "router/compression_codec.h"
+#include "router/conversation.h"
+#include "router/sampling_bounds.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kMaxMetadata = 16;
+constexpr size_t kMaxMetadataBytes = 4096;
+constexpr size_t kMaxRequestIdBytes = 128;
+
+// Fields that ChatRequest and CompleteRequest share.
+template <class Request>
+absl::Status CheckShared(const ServedModel& model, const Request& request) {
+  SLUICE_RETURN_IF_ERROR(CheckModelName(model, request.model()));
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return BadField("request_id", absl::StrCat(request.request_id().size(), " bytes; at most 128"));
+  }
+  if (request.metadata_size() > kMaxMetadata) {
+    return BadField("metadata", absl::StrCat(request.metadata_size(), " entries; at most 16"));
+  }
+  for (const auto& [key, value] : request.metadata()) {
+    if (key.size() + value.size() > kMaxMetadataBytes)
+      return BadField("metadata", "an entry above 4096 bytes");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMessages(const google::protobuf::RepeatedPtrField<v1::Message>& messages,
+                           absl::string_view field) {
+  if (messages.empty()) return BadField(field, "empty; send at least one message");
+  for (int i = 0; i < messages.size(); ++i) {
+    const v1::Message& message = messages[i];
+    std::string here = absl::StrCat(field, "[", i, "]");
+    if (message.role() != "system" && message.role() != "user" && message.role() != "assistant") {
+      return BadField(absl::StrCat(here, ".role"),
+                      absl::StrCat("\"", message.role(), "\" is not system, user or assistant"));
+    }
+    if (message.content().empty()) return BadField(absl::StrCat(here, ".content"), "empty; say something");
+  }
+  if (messages[messages.size() - 1].role() == "assistant") {
+    return BadField(field, "the last message is the assistant's; end with the user's");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TurnMessage> ToNative(const google::protobuf::RepeatedPtrField<v1::Message>& messages) {
+  std::vector<TurnMessage> out;
+  for (const v1::Message& message : messages) out.push_back({message.role(), message.content()});
+  return out;
+}
+
+// A session that evicts goes on as it began unless the request says otherwise.
+std::string DefaultPreset(const SessionState* session, const ResolvedGates* previous) {
+  if (session == nullptr) return kSinglePreset;
+  if (previous == nullptr) return kSessionPreset;
+  for (const Preset& preset : Presets()) {
+    if (previous->method == preset.name) return preset.name;
+  }
+  return kSessionPreset;
+}
+
+absl::Status ResolveLength(const ServedModel& model, const v1::Stopping& stopping, RequestPlan* plan) {
+  int prompt = static_cast<int>(plan->prompt_ids.size());
+  int context = model.shape.context;
+  if (prompt == 0) return BadField("prompt", "empty; send at least one token");
+  if (prompt >= context) {
+    absl::Status status = BadField(
+        "prompt", absl::StrCat(prompt, " tokens leave no room in the context of ", context, "; shorten it"));
+    return WithReason(status, "CONTEXT_LENGTH_EXCEEDED",
+                      {{"prompt_tokens", absl::StrCat(prompt)}, {"context_tokens", absl::StrCat(context)}});
+  }
+  int room = context - prompt;
+  plan->context_bound = !stopping.has_max_tokens() || stopping.max_tokens() > room;
+  plan->sampling.set_max_tokens(plan->context_bound ? room : stopping.max_tokens());
+  if (plan->sampling.min_tokens() > plan->sampling.max_tokens()) {
+    return BadField("stopping.min_tokens",
+                    absl::StrCat("above the ", room, " tokens that the context leaves"));
+  }
+  return absl::OkStatus();
+}
+
+template <class Request>
+absl::Status FinishPlan(const ServedModel& model, const Request& request, const SessionState* session,
+                        RequestPlan* plan) {
+  SLUICE_ASSIGN_OR_RETURN(plan->sampling, ResolveSampling(model, request.sampling(), request.stopping()));
+  if (!request.stopping().ignore_eos()) plan->eos_ids = model.shape.eos_ids;
+  plan->stop.assign(request.stopping().stop().begin(), request.stopping().stop().end());
+  SLUICE_RETURN_IF_ERROR(ResolveLength(model, request.stopping(), plan));
+
+  std::optional<ResolvedGates> previous;
+  if (session != nullptr && !session->session.compression_json.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(previous, GatesFromJson(session->session.compression_json));
+  }
+  const ResolvedGates* previous_gates = previous.has_value() ? &*previous : nullptr;
+  SLUICE_ASSIGN_OR_RETURN(CompressionSpec spec, SpecFromProto(request.compression()));
+  if (spec.preset.empty()) spec.preset = DefaultPreset(session, previous_gates);
+  GateContext context;
+  context.prompt_tokens = static_cast<int>(plan->prompt_ids.size());
+  context.turn_tokens = plan->turn_tokens;
+  context.max_tokens = plan->sampling.max_tokens();
+  context.context = model.shape.context;
+  context.head_dim = model.shape.head_dim;
+  context.n_layers = model.shape.n_layers;
+  context.sliding_window = std::any_of(model.shape.sliding_window.begin(), model.shape.sliding_window.end(),
+                                       [](int window) { return window > 0; });
+  context.tsp_layer = model.shape.tsp_layer;
+  absl::StatusOr<ResolvedGates> gates = ResolveGates(spec, context, previous_gates);
+  if (!gates.ok()) {
+    if (!absl::IsInvalidArgument(gates.status())) return gates.status();
+    return BadField("compression", absl::StripPrefix(gates.status().message(), "compression: "));
+  }
+  plan->gates = *std::move(gates);
+  plan->request_id = UuidV7();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckModelName(const ServedModel& model, const std::string& name) {
+  if (name.empty() || name == model.name) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("model: \"", name, "\" is not served here; \"", model.name, "\" is"));
+}
+
+absl::Status CheckChat(const ServedModel& model, const v1::ChatRequest& request) {
+  SLUICE_RETURN_IF_ERROR(CheckShared(model, request));
+  switch (request.context_case()) {
+    case v1::ChatRequest::kMessages:
+      return CheckMessages(request.messages().messages(), "messages.messages");
+    case v1::ChatRequest::kSessionTurn:
+      if (request.session_turn().session_id().empty()) return BadField("session_turn.session_id", "empty");
+      return CheckMessages(request.session_turn().new_messages(), "session_turn.new_messages");
+    default:
+      return BadField("messages", "set messages or session_turn");
+  }
+}
+
+absl::StatusOr<RequestPlan> PlanChat(const ServedModel& model, const v1::ChatRequest& request,
+                                     const SessionState* session) {
+  SLUICE_RETURN_IF_ERROR(CheckChat(model, request));
+  RequestPlan plan;
+  TurnPrompt prompt;
+  if (session == nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(prompt, BuildTurnPrompt(model, {}, ToNative(request.messages().messages())));
+  } else {
+    PlannedTurn turn;
+    turn.session_id = session->session.id;
+    turn.parent_turn_id = session->session.head_turn_id;
+    turn.turn_id = RandomId128();
+    turn.messages = ToNative(request.session_turn().new_messages());
+    turn.home = session->session.home;
+    SLUICE_ASSIGN_OR_RETURN(prompt, BuildTurnPrompt(model, session->path, turn.messages));
+    plan.turn = std::move(turn);
+  }
+  plan.prompt_ids = std::move(prompt.ids);
+  plan.turn_tokens = prompt.turn_tokens;
+  SLUICE_RETURN_IF_ERROR(FinishPlan(model, request, session, &plan));
+  return plan;
+}
+
+absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::CompleteRequest& request) {
+  SLUICE_RETURN_IF_ERROR(CheckShared(model, request));
+  RequestPlan plan;
+  plan.reply_is_text_of_its_own = false;
+  switch (request.input_case()) {
+    case v1::CompleteRequest::kPrompt: {
+      if (request.prompt().empty()) return BadField("prompt", "empty; send some text");
+      SLUICE_ASSIGN_OR_RETURN(plan.prompt_ids,
+                              model.tokenizer->Encode(request.prompt(), {.add_special = true}));
+      break;
+    }
+    case v1::CompleteRequest::kPromptTokenIds:
+      for (int32_t id : request.prompt_token_ids().ids()) {
+        if (id < 0 || id >= model.shape.vocab) {
+          return BadField("prompt_token_ids.ids",
+                          absl::StrCat(id, " is not in the vocabulary [0, ", model.shape.vocab, ")"));
+        }
+        plan.prompt_ids.push_back(id);
+      }
+      if (plan.prompt_ids.empty()) return BadField("prompt_token_ids.ids", "empty; send at least one id");
+      break;
+    default:
+      return BadField("prompt", "set prompt or prompt_token_ids");
+  }
+  plan.turn_tokens = static_cast<int>(plan.prompt_ids.size());
+  SLUICE_RETURN_IF_ERROR(FinishPlan(model, request, nullptr, &plan));
+  return plan;
+}
+
+v1::Sampling EffectiveSampling(const internal::v1::SamplingParams& params) {
+  v1::Sampling out;
+  out.set_temperature(params.temperature());
+  out.set_top_k(params.top_k());
+  out.set_top_p(params.top_p());
+  out.set_min_p(params.min_p());
+  out.set_repetition_penalty(params.repetition_penalty());
+  out.set_presence_penalty(params.presence_penalty());
+  out.set_frequency_penalty(params.frequency_penalty());
+  out.set_seed(params.seed());
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,65 @@
+// Role: a request with every default filled in, checked against every bound, tokenised once, its gates
+// resolved. Why it exists: after this nothing about a request can be wrong except the world. Threads: pure
+// functions; a long prompt takes a while, so never on a gRPC thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/compression/compression_spec.h"
+#include "common/text/stop_matcher.h"
+#include "router/served_model.h"
+#include "sluice/internal/v1/worker.pb.h"
+#include "sluice/v1/inference.pb.h"
+
+namespace sluice {
+
+// What a request gets that names no preset.
+inline constexpr char kSinglePreset[] = "sluice";
+inline constexpr char kSessionPreset[] = "sluice-mt";
+
+// A session as it stands when its turn is planned.
+struct SessionState {
+  Session session;
+  std::vector<Turn> path;  // to the turn that this one follows
+};
+
+struct PlannedTurn {
+  std::string session_id;
+  std::string parent_turn_id;  // the turn this one follows; empty: none
+  std::string turn_id;         // new
+  std::vector<TurnMessage> messages;
+  std::optional<SessionHome> home;
+};
+
+struct RequestPlan {
+  std::string request_id;  // the router's own
+  std::vector<int32_t> prompt_ids;
+  int turn_tokens = 0;
+  internal::v1::SamplingParams sampling;
+  std::vector<int32_t> eos_ids;  // those in sampling.stop_token_ids that end a sequence by the model's will
+  std::vector<std::string> stop;
+  bool context_bound = false;            // max_tokens is what the context leaves
+  bool reply_is_text_of_its_own = true;  // else it continues the prompt
+  ResolvedGates gates;
+  std::optional<PlannedTurn> turn;
+};
+
+// Which model a request names; NotFound when it is not `model`.
+absl::Status CheckModelName(const ServedModel& model, const std::string& name);
+
+// What can be said before the session is read: fields, bounds, texts.
+absl::Status CheckChat(const ServedModel& model, const v1::ChatRequest& request);
+
+// session: of a session_turn; null for a single request. InvalidArgument and Unimplemented name the field.
+absl::StatusOr<RequestPlan> PlanChat(const ServedModel& model, const v1::ChatRequest& request,
+                                     const SessionState* session);
+absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::CompleteRequest& request);
+
+// As Started reports them.
+v1::Sampling EffectiveSampling(const internal::v1::SamplingParams& params);
+
+}  // namespace sluice

@@ -1,0 +1,128 @@
+#include "router/router.h"
+
+#include <spdlog/spdlog.h>
+
+#include <set>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(500);
+constexpr absl::Duration kAfterGrace = absl::Seconds(2);  // for cancelled requests to end
+constexpr char kReadyService[] = "sluice.v1.Inference";
+
+void SetStates(const WorkerStateGauges& gauges, const Cluster& cluster, WorkerRole role) {
+  gauges.joining.Set(cluster.Count(role, WorkerState::kJoining));
+  gauges.ready.Set(cluster.Count(role, WorkerState::kReady));
+  gauges.lost.Set(cluster.Count(role, WorkerState::kLost));
+}
+
+}  // namespace
+
+Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<SessionStore> store,
+               RouterMetrics* metrics)
+    : config_(config),
+      model_(std::move(model)),
+      store_(std::move(store)),
+      metrics_(metrics),
+      cluster_(model_.identity, config.cluster, config.policy, &clock_),
+      runs_(config.max_in_flight),
+      pool_(std::make_unique<WorkPool>(config.work_threads)),
+      timers_(std::make_unique<Timers>(&clock_)),
+      sessions_(&services_),
+      models_(&model_),
+      registry_(&cluster_) {
+  services_ = {&model_,     &clock_,       &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,
+               pool_.get(), timers_.get(), metrics_,  &stats_,    &draining_,   config_.run};
+  inference_ = std::make_unique<InferenceService>(&services_);
+  admin_service_ = std::make_unique<AdminService>(&services_);
+  cluster_.SetListener({.lost = [this](const std::string& incarnation) { WorkerLost(incarnation); },
+                        .changed = [this] { WorkersChanged(); }});
+}
+
+absl::StatusOr<std::unique_ptr<Router>> Router::Start(const RouterConfig& config, ServedModel model,
+                                                      std::unique_ptr<SessionStore> store,
+                                                      RouterMetrics* metrics) {
+  auto router = std::unique_ptr<Router>(new Router(config, std::move(model), std::move(store), metrics));
+  SLUICE_RETURN_IF_ERROR(router->Listen());
+  router->Tick();
+  return router;
+}
+
+absl::Status Router::Listen() {
+  RpcServerOptions options;
+  options.max_message_bytes = config_.max_message_bytes;
+  options.reflection = config_.reflection;
+  options.address = config_.listen;
+  options.flag = "--listen";
+  SLUICE_ASSIGN_OR_RETURN(public_, RpcServer::Start(options, {inference_.get(), &sessions_, &models_}));
+  public_->SetServing(kReadyService, false);
+  options.reflection = false;
+  options.address = config_.internal_listen;
+  options.flag = "--internal-listen";
+  SLUICE_ASSIGN_OR_RETURN(internal_, RpcServer::Start(options, {&registry_}));
+  options.address = config_.admin_listen;
+  options.flag = "--admin-listen";
+  SLUICE_ASSIGN_OR_RETURN(admin_, RpcServer::Start(options, {admin_service_.get()}));
+  return absl::OkStatus();
+}
+
+Router::~Router() { Stop(absl::ZeroDuration()); }
+
+void Router::Tick() {
+  cluster_.Expire();
+  pool_->Submit([this] {
+    absl::StatusOr<int64_t> sessions = store_->Count();
+    if (!sessions.ok()) return;
+    double busy = static_cast<double>(busy_sessions_.size());
+    metrics_->sessions_busy.Set(busy);
+    metrics_->sessions_idle.Set(std::max(0.0, static_cast<double>(*sessions) - busy));
+  });
+  timers_->At(clock_.Now() + kTick, [this] { Tick(); });
+}
+
+void Router::WorkersChanged() {
+  SetStates(metrics_->prefill_workers, cluster_, WorkerRole::kPrefill);
+  SetStates(metrics_->decode_workers, cluster_, WorkerRole::kDecode);
+  std::set<std::string> alive;
+  for (const WorkerInfo& worker : cluster_.List()) {
+    if (worker.state != WorkerState::kLost) alive.insert(worker.ref.address);
+  }
+  channels_.KeepOnly(alive);
+  MutexLock lock(&ready_mu_);
+  bool ready = cluster_.Ready() && !draining_;
+  metrics_->ready.Set(ready ? 1 : 0);
+  if (ready == ready_) return;
+  ready_ = ready;
+  spdlog::info(ready ? "ready" : "not ready: needs a ready prefill and a ready decode worker");
+  if (public_ != nullptr) public_->SetServing(kReadyService, ready);
+}
+
+void Router::WorkerLost(const std::string& incarnation) {
+  spdlog::warn("lease ran out incarnation={}", incarnation);
+  for (const std::shared_ptr<RequestRun>& run : runs_.All()) run->WorkerLost(incarnation);
+}
+
+void Router::Stop(absl::Duration grace) {
+  if (stopped_.exchange(true)) return;
+  draining_ = true;
+  if (public_ != nullptr) WorkersChanged();
+  absl::Time until = clock_.Now() + grace;
+  while (runs_.size() > 0 && clock_.Now() < until) absl::SleepFor(absl::Milliseconds(20));
+  for (const std::shared_ptr<RequestRun>& run : runs_.All()) {
+    run->Abandon(absl::UnavailableError("the router is stopping"));
+  }
+  until = clock_.Now() + kAfterGrace;
+  while (runs_.size() > 0 && clock_.Now() < until) absl::SleepFor(absl::Milliseconds(5));
+  timers_.reset();
+  for (std::unique_ptr<RpcServer>* server : {&public_, &internal_, &admin_}) {
+    if (*server != nullptr) (*server)->Stop(absl::Milliseconds(200));
+  }
+  pool_.reset();
+}
+
+}  // namespace sluice

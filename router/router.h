@@ -1,0 +1,87 @@
+// Role: the router as one object: listeners, workers, sessions, requests in flight. main.cc makes one from
+// flags, tests make one in process. Threads: gRPC's pool, "work" (WorkPool), "timers"; see README.md.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/metrics/router_metrics.h"
+#include "common/rpc/rpc_server.h"
+#include "common/session/session_store.h"
+#include "router/admin_service.h"
+#include "router/inference_service.h"
+#include "router/models_service.h"
+#include "router/registry_service.h"
+#include "router/run_services.h"
+#include "router/sessions_service.h"
+
+namespace sluice {
+
+struct RouterConfig {
+  std::string listen = "127.0.0.1:7100";
+  std::string internal_listen = "127.0.0.1:7101";
+  std::string admin_listen = "127.0.0.1:7102";
+  bool reflection = false;
+  int max_in_flight = 256;
+  int max_message_bytes = 16 << 20;
+  int work_threads = 2;
+  ClusterOptions cluster;
+  RunOptions run;
+  const RoutePolicy* policy = RoutePolicies()[0];
+};
+
+class Router {
+ public:
+  // metrics outlives the router.
+  static absl::StatusOr<std::unique_ptr<Router>> Start(const RouterConfig& config, ServedModel model,
+                                                       std::unique_ptr<SessionStore> store,
+                                                       RouterMetrics* metrics);
+  ~Router();
+
+  int port() const { return public_->port(); }
+  int internal_port() const { return internal_->port(); }
+  int admin_port() const { return admin_->port(); }
+
+  // Takes no new requests, lets those in flight end until `grace` is over, then ends them. Idempotent.
+  void Stop(absl::Duration grace);
+
+  int requests_in_flight() const { return runs_.size(); }
+
+ private:
+  Router(const RouterConfig& config, ServedModel model, std::unique_ptr<SessionStore> store,
+         RouterMetrics* metrics);
+  absl::Status Listen();
+  void Tick();  // leases and gauges; plans the next one
+  void WorkersChanged();
+  void WorkerLost(const std::string& incarnation);
+
+  const RouterConfig config_;
+  const SteadyClock clock_;
+  const ServedModel model_;
+  const std::unique_ptr<SessionStore> store_;
+  RouterMetrics* const metrics_;
+  Cluster cluster_;
+  WorkerChannels channels_;
+  BusySessions busy_sessions_;
+  RunTable runs_;
+  RouterStats stats_;
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> stopped_{false};
+  Mutex ready_mu_;
+  bool ready_ ABSL_GUARDED_BY(ready_mu_) = false;
+  RunServices services_;
+  std::unique_ptr<WorkPool> pool_;
+  std::unique_ptr<Timers> timers_;
+  std::unique_ptr<InferenceService> inference_;
+  SessionsService sessions_;
+  ModelsService models_;
+  RegistryService registry_;
+  std::unique_ptr<AdminService> admin_service_;
+  std::unique_ptr<RpcServer> public_, internal_, admin_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,98 @@
+#include "router/sampling_bounds.h"
+
+#include <cmath>
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/random_id.h"
+#include "common/base/status.h"
+#include "common/rpc/status_codec.h"
+#include "common/text/stop_matcher.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kMaxStopIds = 128;
+
+// A NaN is in no range.
+absl::Status InRange(const char* field, bool in_range, float value, const char* range) {
+  if (in_range) return absl::OkStatus();
+  return BadField(field, absl::StrCat(value, " is not in ", range));
+}
+
+uint64_t RandomSeed() { return std::strtoull(RandomId128().substr(0, 16).c_str(), nullptr, 16); }
+
+absl::Status CheckStops(const v1::Stopping& stopping) {
+  if (stopping.has_max_tokens() && stopping.max_tokens() < 1) {
+    return BadField("stopping.max_tokens", absl::StrCat(stopping.max_tokens(), " is below 1"));
+  }
+  if (stopping.min_tokens() < 0) {
+    return BadField("stopping.min_tokens", absl::StrCat(stopping.min_tokens(), " is below 0"));
+  }
+  if (stopping.has_max_tokens() && stopping.min_tokens() > stopping.max_tokens()) {
+    return BadField("stopping.min_tokens", absl::StrCat(stopping.min_tokens(), " is above max_tokens"));
+  }
+  if (stopping.stop_size() > static_cast<int>(StopMatcher::kMaxStops)) {
+    return BadField("stopping.stop", absl::StrCat(stopping.stop_size(), " strings; at most 16"));
+  }
+  for (const std::string& stop : stopping.stop()) {
+    if (stop.empty()) return BadField("stopping.stop", "an empty string would stop at once; remove it");
+    if (stop.size() > StopMatcher::kMaxStopBytes) {
+      return BadField("stopping.stop", absl::StrCat("a string of ", stop.size(), " bytes; at most 256"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<internal::v1::SamplingParams> ResolveSampling(const ServedModel& model,
+                                                             const v1::Sampling& sampling,
+                                                             const v1::Stopping& stopping) {
+  if (sampling.has_n() && sampling.n() != 1) return FieldNotServed("sampling.n");
+  internal::v1::SamplingParams out;
+  out.set_temperature(sampling.has_temperature() ? sampling.temperature() : 1.0f);
+  out.set_top_k(sampling.top_k());
+  out.set_top_p(sampling.has_top_p() ? sampling.top_p() : 1.0f);
+  out.set_min_p(sampling.min_p());
+  out.set_repetition_penalty(sampling.has_repetition_penalty() ? sampling.repetition_penalty() : 1.0f);
+  out.set_presence_penalty(sampling.presence_penalty());
+  out.set_frequency_penalty(sampling.frequency_penalty());
+  out.set_seed(sampling.has_seed() ? sampling.seed() : RandomSeed());
+
+  float t = out.temperature(), top_p = out.top_p(), min_p = out.min_p(),
+        repetition = out.repetition_penalty();
+  float presence = out.presence_penalty(), frequency = out.frequency_penalty();
+  SLUICE_RETURN_IF_ERROR(InRange("sampling.temperature", t >= 0 && t <= 2, t, "[0, 2]"));
+  SLUICE_RETURN_IF_ERROR(
+      InRange("sampling.top_k", out.top_k() >= 0, out.top_k(), "[0, vocabulary]; 0 is off"));
+  SLUICE_RETURN_IF_ERROR(InRange("sampling.top_p", top_p > 0 && top_p <= 1, top_p, "(0, 1]"));
+  SLUICE_RETURN_IF_ERROR(InRange("sampling.min_p", min_p >= 0 && min_p < 1, min_p, "[0, 1)"));
+  SLUICE_RETURN_IF_ERROR(InRange("sampling.repetition_penalty", repetition > 0 && std::isfinite(repetition),
+                                 repetition, "(0, infinity)"));
+  SLUICE_RETURN_IF_ERROR(
+      InRange("sampling.presence_penalty", presence >= -2 && presence <= 2, presence, "[-2, 2]"));
+  SLUICE_RETURN_IF_ERROR(
+      InRange("sampling.frequency_penalty", frequency >= -2 && frequency <= 2, frequency, "[-2, 2]"));
+
+  SLUICE_RETURN_IF_ERROR(CheckStops(stopping));
+  out.set_min_tokens(stopping.min_tokens());
+  if (!stopping.ignore_eos()) {
+    out.mutable_stop_token_ids()->Add(model.shape.eos_ids.begin(), model.shape.eos_ids.end());
+  }
+  if (stopping.stop_token_ids_size() > kMaxStopIds) {
+    return BadField("stopping.stop_token_ids",
+                    absl::StrCat(stopping.stop_token_ids_size(), " ids; at most 128"));
+  }
+  for (int32_t id : stopping.stop_token_ids()) {
+    if (id < 0 || id >= model.shape.vocab) {
+      return BadField("stopping.stop_token_ids",
+                      absl::StrCat(id, " is not in the vocabulary [0, ", model.shape.vocab, ")"));
+    }
+    out.add_stop_token_ids(id);
+  }
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,153 @@
+#include "router/sessions_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "common/rpc/status_codec.h"
+#include "router/request_plan.h"
+#include "router/unary_reply.h"
+
+namespace sluice {
+namespace {
+
+constexpr char kOwner[] = "";
+constexpr int kDefaultPage = 50;
+
+int64_t NowMillis() { return absl::ToUnixMillis(absl::Now()); }
+
+absl::Status NeedId(const std::string& id) {
+  return id.empty() ? BadField("session_id", "empty; name a session") : absl::OkStatus();
+}
+
+v1::Turn ToProto(const Turn& turn) {
+  v1::Turn out;
+  out.set_id(turn.id);
+  out.set_parent_turn_id(turn.parent_turn_id);
+  for (const TurnMessage& message : turn.messages) {
+    v1::Message* added = out.add_messages();
+    added->set_role(message.role);
+    added->set_content(message.content);
+  }
+  out.set_reply(turn.reply);
+  out.set_prompt_tokens(static_cast<int>(turn.prompt_ids.size()));
+  out.set_completion_tokens(static_cast<int>(turn.emitted_ids.size()));
+  out.set_finish_reason(turn.finish_reason);
+  out.set_created_unix_ms(turn.created_unix_ms);
+  return out;
+}
+
+v1::Session Summary(const Session& session) {
+  v1::Session out;
+  out.set_id(session.id);
+  out.set_model(session.model);
+  out.set_created_unix_ms(session.created_unix_ms);
+  out.set_updated_unix_ms(session.updated_unix_ms);
+  out.set_head_turn_id(session.head_turn_id);
+  out.mutable_metadata()->insert(session.metadata.begin(), session.metadata.end());
+  return out;
+}
+
+}  // namespace
+
+template <class Work>
+grpc::ServerUnaryReactor* SessionsService::OnPool(grpc::CallbackServerContext* context, Work work) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  services_->pool->Submit(
+      [reactor, work = std::move(work)]() mutable { reactor->Finish(ToGrpcStatus(work())); });
+  return reactor;
+}
+
+absl::StatusOr<v1::Session> SessionsService::ToProto(const Session& session) {
+  v1::Session out = Summary(session);
+  if (!session.head_turn_id.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(std::vector<Turn> path, services_->store->Path(session.id, session.head_turn_id));
+    out.set_turns(static_cast<int>(path.size()));
+  }
+  return out;
+}
+
+grpc::ServerUnaryReactor* SessionsService::CreateSession(grpc::CallbackServerContext* context,
+                                                         const v1::CreateSessionRequest* request,
+                                                         v1::Session* response) {
+  return OnPool(context, [=, this]() -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(CheckModelName(*services_->model, request->model()));
+    if (request->metadata_size() > kMaxSessionMetadata) {
+      return BadField("metadata",
+                      absl::StrCat(request->metadata_size(), " entries; at most ", kMaxSessionMetadata));
+    }
+    NewSession session;
+    session.owner = kOwner;
+    session.model = services_->model->name;
+    session.metadata = {request->metadata().begin(), request->metadata().end()};
+    session.created_unix_ms = NowMillis();
+    SLUICE_ASSIGN_OR_RETURN(Session created, services_->store->Create(session));
+    *response = Summary(created);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* SessionsService::ListSessions(grpc::CallbackServerContext* context,
+                                                        const v1::ListSessionsRequest* request,
+                                                        v1::ListSessionsResponse* response) {
+  return OnPool(context, [=, this]() -> absl::Status {
+    if (request->page_size() < 0 || request->page_size() > kMaxSessionPage) {
+      return BadField("page_size",
+                      absl::StrCat(request->page_size(), " is not in [0, ", kMaxSessionPage, "]"));
+    }
+    int page_size = request->page_size() == 0 ? kDefaultPage : request->page_size();
+    SLUICE_ASSIGN_OR_RETURN(SessionPage page,
+                            services_->store->List(kOwner, request->page_token(), page_size));
+    for (const Session& session : page.sessions) {
+      SLUICE_ASSIGN_OR_RETURN(*response->add_sessions(), ToProto(session));
+    }
+    response->set_next_page_token(page.next_page_token);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* SessionsService::GetSession(grpc::CallbackServerContext* context,
+                                                      const v1::GetSessionRequest* request,
+                                                      v1::GetSessionResponse* response) {
+  return OnPool(context, [=, this]() -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
+    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(kOwner, request->session_id()));
+    std::vector<Turn> path;
+    if (!session.head_turn_id.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(path, services_->store->Path(session.id, session.head_turn_id));
+    }
+    *response->mutable_session() = Summary(session);
+    response->mutable_session()->set_turns(static_cast<int>(path.size()));
+    for (const Turn& turn : path) *response->add_turns() = sluice::ToProto(turn);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* SessionsService::DeleteSession(grpc::CallbackServerContext* context,
+                                                         const v1::DeleteSessionRequest* request,
+                                                         v1::DeleteSessionResponse* response) {
+  return OnPool(context, [=, this]() -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
+    return services_->store->Delete(kOwner, request->session_id());
+  });
+}
+
+grpc::ServerUnaryReactor* SessionsService::ForkSession(grpc::CallbackServerContext* context,
+                                                       const v1::ForkSessionRequest* request,
+                                                       v1::Session* response) {
+  return OnPool(context, [=, this]() -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
+    SLUICE_ASSIGN_OR_RETURN(
+        Session fork, services_->store->Fork(kOwner, request->session_id(), request->turn_id(), NowMillis()));
+    SLUICE_ASSIGN_OR_RETURN(*response, ToProto(fork));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* SessionsService::TruncateSession(grpc::CallbackServerContext* context,
+                                                           const v1::TruncateSessionRequest*, v1::Session*) {
+  return Reply(context, NotServed("Sessions.TruncateSession"));
+}
+
+}  // namespace sluice
