@@ -1,0 +1,127 @@
+// The other subcommands against a made-up router, and the flags.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/compression/compression_spec.h"
+#include "tests/client/client_run.h"
+#include "tests/client/fake_router.h"
+#include "tests/support/temp_dir.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class CommandTest : public ::testing::Test {
+ protected:
+  ClientRun run;
+  FakeRouter router;
+  TempDir dir;
+};
+
+TEST_F(CommandTest, CompleteTakesAnArgumentAFileOrStdin) {
+  ASSERT_EQ(run.Run({"complete", "--stop", "X", "once upon", "--router", router.address()}), 0);
+  EXPECT_EQ(router.completes()[0].prompt(), "once upon");
+  EXPECT_EQ(run.out(), "you said once upon\n");
+  std::string file = dir.Write("p.txt", "from a file");
+  ASSERT_EQ(run.Run({"complete", "--file", file, "--router", router.address()}), 0);
+  EXPECT_EQ(router.completes()[1].prompt(), "from a file");
+  ASSERT_EQ(run.Run({"complete", "--file", file, "end", "--router", router.address()}), 0);
+  EXPECT_EQ(router.completes()[2].prompt(), "from a file\nend");
+  run.Type("from stdin\n");
+  run.CloseInput();
+  ASSERT_EQ(run.Run({"complete", "--json", "--router", router.address()}), 0);
+  EXPECT_EQ(router.completes()[3].prompt(), "from stdin\n");
+  EXPECT_THAT(run.out(), HasSubstr("{\"answer\":\"you said \",\"prompt_tokens\":1000,"));
+}
+
+TEST_F(CommandTest, SessionsListShowForkDelete) {
+  std::vector<std::string> at = {"--router", router.address()};
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(run.Run({"chat", "--ask", "x", at[0], at[1]}), 0);
+  ASSERT_EQ(run.Run({"sessions", "list", at[0], at[1]}), 0);
+  for (const char* id : {"s1 ", "s2 ", "s3 "}) EXPECT_THAT(run.out(), HasSubstr(id));  // three pages
+
+  run.out_tty = true;
+  ASSERT_EQ(run.Run({"sessions", "show", "s1", at[0], at[1]}), 0);
+  EXPECT_THAT(run.out(),
+              HasSubstr("user: " + std::string(400, 'q') + "... (500 characters; --full shows them)\n"));
+  EXPECT_THAT(run.out(), HasSubstr("assistant: a[2Jb\n"));
+  ASSERT_EQ(run.Run({"sessions", "show", "s1", "--full", at[0], at[1]}), 0);
+  EXPECT_THAT(run.out(), HasSubstr("user: " + std::string(500, 'q') + "\n"));
+
+  ASSERT_EQ(run.Run({"sessions", "fork", "s1", at[0], at[1]}), 0);
+  EXPECT_THAT(run.out(), HasSubstr("\ns4\n"));
+  ASSERT_EQ(run.Run({"sessions", "delete", "s1", at[0], at[1]}), 0);
+  EXPECT_EQ(router.sessions().count("s1"), 0);
+  EXPECT_EQ(run.Run({"sessions", "delete", "s1", at[0], at[1]}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("NOT_FOUND"));
+}
+
+TEST_F(CommandTest, MethodsListsEveryPreset) {
+  ASSERT_EQ(run.Run({"methods"}), 0);
+  for (const Preset& preset : Presets()) {
+    EXPECT_THAT(run.out(), HasSubstr(preset.name));
+    EXPECT_THAT(run.out(), HasSubstr(preset.summary));
+  }
+}
+
+TEST_F(CommandTest, WrongUsageIs2AndHelpIs0) {
+  EXPECT_EQ(run.Run({}), 2);
+  EXPECT_EQ(run.Run({"nonsense"}), 2);
+  EXPECT_EQ(run.Run({"sessions"}), 2);
+  EXPECT_EQ(run.Run({"chat", "--temperature", "3", "--ask", "x"}), 2);
+  EXPECT_THAT(run.err(), HasSubstr("--temperature"));
+  EXPECT_EQ(run.Run({"chat", "--preset", "magic", "--ask", "x"}), 2);
+  EXPECT_THAT(run.err(), HasSubstr("--preset"));
+  EXPECT_EQ(run.Run({"chat", "--budget", "3", "--ask", "x"}), 2);
+  EXPECT_EQ(run.Run({"up", "--port-base", "65530"}), 2);
+  EXPECT_EQ(run.Run({"chat", "--help"}), 0);
+  EXPECT_THAT(run.out(), HasSubstr("SLUICE_MAX_TOKENS"));
+  EXPECT_THAT(run.out(), HasSubstr("Examples:"));
+  EXPECT_TRUE(router.chats().empty());
+}
+
+TEST_F(CommandTest, EnvironmentIsADefaultThatAFlagOverrides) {
+  setenv("SLUICE_MAX_TOKENS", "11", 1);
+  setenv("SLUICE_ROUTER", router.address().c_str(), 1);
+  EXPECT_EQ(run.Run({"chat", "--ask", "x"}), 0);
+  EXPECT_EQ(run.Run({"chat", "--ask", "x", "--max-tokens", "12"}), 0);
+  unsetenv("SLUICE_MAX_TOKENS");
+  unsetenv("SLUICE_ROUTER");
+  ASSERT_EQ(router.chats().size(), 2);
+  EXPECT_EQ(router.chats()[0].stopping().max_tokens(), 11);
+  EXPECT_EQ(router.chats()[1].stopping().max_tokens(), 12);
+}
+
+TEST_F(CommandTest, DoctorNamesWhatIsMissing) {
+  std::string model = std::string(SLUICE_SOURCE_DIR) + "/models/needle-14m";
+  std::vector<std::string> words = {"doctor",         "--model", model,           "--router",
+                                    router.address(), "--admin", router.address()};
+  router.AddWorker("prefill", "ready");
+  EXPECT_EQ(run.Run(words), 1);
+  EXPECT_THAT(run.out(), HasSubstr("ok    router: " + router.address() + " serves\n"));
+  EXPECT_THAT(run.out(), HasSubstr("ok    prefill: prefill-1"));
+  EXPECT_THAT(run.out(), HasSubstr("fail  decode: no worker is ready; start sluice-decode\n"));
+  EXPECT_THAT(run.out(), HasSubstr("ok    served model: fake-model"));
+  EXPECT_THAT(run.out(), HasSubstr("ok    model: " + model));
+  EXPECT_THAT(run.out(), HasSubstr("  cpu: "));
+  EXPECT_THAT(run.out(), HasSubstr("  memory: "));
+  router.AddWorker("decode", "ready");
+  EXPECT_EQ(run.Run(words), 0) << run.out();
+  router.server()->SetServing("sluice.v1.Inference", false);
+  EXPECT_EQ(run.Run(words), 1);
+  EXPECT_THAT(run.out(), HasSubstr("answers and is not ready"));
+}
+
+TEST_F(CommandTest, DoctorFailsForANamedRouterThatIsNotThereAndAModelThatDoesNotOpen) {
+  EXPECT_EQ(run.Run({"doctor", "--router", "127.0.0.1:1", "--model", dir.path()}), 1);
+  EXPECT_THAT(run.out(), HasSubstr("fail  router: nobody answers at 127.0.0.1:1"));
+  EXPECT_THAT(run.out(), HasSubstr("fail  model: " + dir.path()));
+  EXPECT_THAT(run.out(), HasSubstr("change --model"));
+}
+
+}  // namespace
+}  // namespace sluice
