@@ -13,6 +13,7 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kBusyWait = absl::Microseconds(50);
+constexpr absl::Duration kLiveWait = absl::Microseconds(500);  // a put needs both ends' progress
 constexpr absl::Duration kIdleWait = absl::Milliseconds(10);
 
 TensorView Rows(const char* data, const KvShape& shape, int rows) {
@@ -55,7 +56,8 @@ void ReceiveLoop::Run() {
   bool busy = false;
   absl::Time published = absl::InfinitePast();
   while (!stopping_) {
-    for (Event& event : inbox_.PopAll(busy ? kBusyWait : kIdleWait)) Handle(std::move(event));
+    for (Event& event : inbox_.PopAll(busy ? kBusyWait : live_ > 0 ? kLiveWait : kIdleWait))
+      Handle(std::move(event));
     const absl::Time now = clock_->Now();
     busy = receiver_.Tick(now);
     live_ = receiver_.live();

@@ -14,6 +14,7 @@ namespace {
 namespace pb = internal::v1;
 
 constexpr absl::Duration kBusyWait = absl::Microseconds(50);
+constexpr absl::Duration kLiveWait = absl::Microseconds(500);  // a put needs both ends' progress
 constexpr absl::Duration kIdleWait = absl::Milliseconds(10);
 
 class DialReactor;
@@ -241,7 +242,7 @@ void SendLoop::Run() {
   bool busy = false;
   absl::Time published = absl::InfinitePast();
   while (!stopping_) {
-    for (Event& event : inbox_.PopAll(busy ? kBusyWait : kIdleWait)) {
+    for (Event& event : inbox_.PopAll(busy ? kBusyWait : live_ > 0 ? kLiveWait : kIdleWait)) {
       if (auto* action = std::get_if<Action>(&event)) {
         (*action)();
       } else {

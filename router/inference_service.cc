@@ -19,8 +19,10 @@ RequestRun::Planner PlannerOf(const ServedModel* model, std::string bytes, v1::C
   planner.check = [=, bytes = std::move(bytes)]() -> absl::StatusOr<RequestRun::SessionRef> {
     SLUICE_RETURN_IF_ERROR(ParseRequest(bytes, request.get()));
     SLUICE_RETURN_IF_ERROR(CheckChat(*model, *request));
-    return RequestRun::SessionRef{request->session_turn().session_id(),
-                                  request->session_turn().parent_turn_id()};
+    const v1::SessionTurn& turn = request->session_turn();
+    RequestRun::SessionRef ref{turn.session_id(), std::nullopt};
+    if (turn.has_parent_turn_id()) ref.parent_turn_id = turn.parent_turn_id();
+    return ref;
   };
   planner.plan = [=](const SessionState* session) { return PlanChat(*model, *request, session); };
   return planner;

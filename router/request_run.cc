@@ -101,7 +101,7 @@ absl::StatusOr<SessionState> RequestRun::LoadSession(const SessionRef& ref) {
   // Again, now that no other turn can commit.
   SLUICE_ASSIGN_OR_RETURN(state.session, services_->store->Get(kOwner, ref.id));
   const std::string& head = state.session.head_turn_id;
-  if (!ref.parent_turn_id.empty() && ref.parent_turn_id != head) {
+  if (ref.parent_turn_id.has_value() && *ref.parent_turn_id != head) {
     return WithReason(
         absl::AbortedError(absl::StrCat("session_turn.parent_turn_id: stale, the session's head is ",
                                         head.empty() ? "its beginning" : head,
@@ -260,7 +260,7 @@ void RequestRun::Open(const OpenPrefill& open) {
   if (plan_.turn.has_value()) {
     request.set_session_id(plan_.turn->session_id);
     request.set_owner(kOwner);
-    if (plan_.gates.history == HistoryKind::kEvict) request.set_parent_turn_id(plan_.turn->parent_turn_id);
+    request.set_parent_turn_id(plan_.turn->parent_turn_id);
     request.set_turn_id(plan_.turn->turn_id);
   }
   request.set_turn_tokens(plan_.turn_tokens + open.emitted);

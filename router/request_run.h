@@ -21,8 +21,9 @@ namespace sluice {
 class RequestRun : public std::enable_shared_from_this<RequestRun> {
  public:
   struct SessionRef {
-    std::string id;              // empty: a single request
-    std::string parent_turn_id;  // as the request gives it; empty: the head
+    std::string id;  // empty: a single request
+    std::optional<std::string>
+        parent_turn_id;  // as the request gives it; unset: the head; empty: the beginning
   };
   // Called once each, in this order, on the work pool.
   struct Planner {
