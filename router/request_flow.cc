@@ -63,15 +63,17 @@ void RequestFlow::TryPair(absl::Time now, FlowActions* out) {
   bool no_worker = why.code() == absl::StatusCode::kUnavailable;
   bool first = attempt_ == 1;
   bool never = !excluded_.empty() && prefill.ok() && !worker_lost_ && IsFinal(cause_);
-  if (!waiting_) {
-    waiting_ = true;
-    wait_until_ = now + (no_worker ? options_.pair_wait : options_.busy_wait);
-    backoff_ = options_.first_backoff;
-  }
-  if ((first && no_worker) || never || now >= wait_until_) return End(Fail{NoPair(why)}, out);
-  next_try_ = std::min(now + backoff_, wait_until_);
+  if (!waiting_) backoff_ = options_.first_backoff;
+  waiting_ = true;
+  GiveUpIn(no_worker || worker_lost_ ? options_.pair_wait : options_.busy_wait, now);
+  if ((first && no_worker) || never || now >= *give_up_at_) return End(Fail{NoPair(why)}, out);
+  next_try_ = std::min(now + backoff_, *give_up_at_);
   backoff_ = std::min(backoff_ * 2, options_.max_backoff);
   out->push_back(WakeAt{next_try_});
+}
+
+void RequestFlow::GiveUpIn(absl::Duration wait, absl::Time now) {
+  if (!give_up_at_.has_value()) give_up_at_ = now + wait;
 }
 
 absl::Status RequestFlow::NoPair(const absl::Status& why) const {
@@ -96,7 +98,7 @@ void RequestFlow::StartAttempt(const WorkerRef& prefill, const WorkerRef& decode
   decode_ = decode;
   prefill_call_ = Call::kNone;
   decode_call_ = Call::kOpen;
-  first_seen_ = handed_off_ = receiving_ = false;
+  first_seen_ = receiving_ = false;
   held_.clear();
   decode_lost_.reset();
   register_by_ = now + options_.register_wait;
@@ -126,9 +128,16 @@ void RequestFlow::Retry(const absl::Status& cause, bool lost, absl::Time now, Fl
   ++attempt_;
   cause_ = cause;
   worker_lost_ = lost;
-  if (lost && ++failed_attempts_ >= options_.max_attempts) {
-    absl::Status why = absl::UnavailableError(absl::StrCat(failed_attempts_, " attempts failed"));
-    return End(Fail{NoPair(cause.code() == absl::StatusCode::kDataLoss ? cause : why)}, out);
+  if (lost) {
+    give_up_at_.reset();  // the number of attempts is the bound
+    if (++failed_attempts_ >= options_.max_attempts) {
+      absl::Status why = absl::UnavailableError(absl::StrCat(failed_attempts_, " attempts failed"));
+      return End(Fail{absl::IsDataLoss(cause) ? cause : NoPair(why)}, out);
+    }
+  } else if (IsBusy(cause)) {
+    GiveUpIn(options_.busy_wait, now);
+    if (now >= *give_up_at_)
+      return End(Fail{NoPair(absl::ResourceExhaustedError("no worker has room"))}, out);
   }
   TryPair(now, out);
 }
@@ -224,8 +233,8 @@ FlowActions RequestFlow::HandedOff(uint32_t attempt, absl::Time now) {
   FlowActions out;
   if (Stale(attempt) || prefill_call_ != Call::kOpen) return out;
   prefill_call_ = Call::kDone;
-  handed_off_ = true;
   kept_at_.reset();
+  give_up_at_.reset();
   if (decode_lost_.has_value()) {
     Retry(*decode_lost_, true, now, &out);
   } else if (emitted_ == base_) {
@@ -289,6 +298,7 @@ void RequestFlow::PrefillLost(const absl::Status& status, absl::Time now, FlowAc
     return Retry(gone, true, now, out);
   }
   if (IsFinal(status)) return End(Fail{status}, out);
+  if (absl::IsDeadlineExceeded(status)) return End(Fail{OutOfTime()}, out);
   picker_->Avoid(prefill_, IsBusy(status) ? kAvoidBusy : kAvoidLost);
   Retry(status, !IsBusy(status), now, out);
 }
@@ -297,6 +307,7 @@ FlowActions RequestFlow::Receiving(uint32_t attempt) {
   FlowActions out;
   if (Stale(attempt) || receiving_ || decode_call_ != Call::kOpen) return out;
   receiving_ = true;
+  give_up_at_.reset();
   stage_ = FlowStage::kDecode;
   if (!end_.has_value()) out.push_back(ShowProgress{stage_, 0, 0, 0});
   return out;
@@ -356,7 +367,7 @@ void RequestFlow::DecodeLost(const absl::Status& status, absl::Time now, FlowAct
     return MaybeComplete(now, out);
   }
   if (IsFinal(status)) return End(Fail{status}, out);
-  if (status.code() == absl::StatusCode::kDeadlineExceeded) return End(Fail{OutOfTime()}, out);
+  if (absl::IsDeadlineExceeded(status)) return End(Fail{OutOfTime()}, out);
   picker_->Avoid(decode_, IsBusy(status) ? kAvoidBusy : kAvoidLost);
   if (prefill_call_ == Call::kOpen) {
     decode_lost_ = status;

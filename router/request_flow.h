@@ -45,7 +45,7 @@ struct FlowRequest {
 // A hand-off that came to nothing, as prefill reports it.
 struct HandoffFailure {
   std::string reason;  // a name of common/handoff/result.h, or prefill's own
-  std::string detail;
+  std::string detail = {};
   bool retained = false;  // prefill still holds the kept set
   absl::Duration retry_after = absl::ZeroDuration();
 };
@@ -150,6 +150,7 @@ class RequestFlow {
   void DecodeLost(const absl::Status& status, absl::Time now, FlowActions* out);
   void PrefillLost(const absl::Status& status, absl::Time now, FlowActions* out);
   void End(FlowAction terminal, FlowActions* out);
+  void GiveUpIn(absl::Duration wait, absl::Time now);  // from the first call on
   absl::Status NoPair(const absl::Status& why) const;
   absl::Status OutOfTime() const;
 
@@ -169,7 +170,7 @@ class RequestFlow {
   int base_ = 0;  // emitted tokens in this attempt's prompt
   bool reuse_kept_ = false;
   Call prefill_call_ = Call::kNone, decode_call_ = Call::kNone;
-  bool first_seen_ = false, handed_off_ = false, receiving_ = false;
+  bool first_seen_ = false, receiving_ = false;
   std::vector<int32_t> held_;   // D's tokens from output index emitted_ + 1 on, before P's first token
   std::optional<FlowEnd> end_;  // D said so, or P's first token did
   absl::Time register_by_;
@@ -182,7 +183,10 @@ class RequestFlow {
   absl::Status cause_;                // why the last attempt was given up
   bool worker_lost_ = false;          // that was the loss of a worker
   bool waiting_ = false;
-  absl::Time wait_until_, next_try_;
+  // Of a wait that began with the first lack of a pair or of room, and goes on over attempts that get no
+  // further.
+  std::optional<absl::Time> give_up_at_;
+  absl::Time next_try_;
   absl::Duration backoff_;
 };
 

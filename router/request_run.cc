@@ -62,9 +62,16 @@ RequestRun::RequestRun(const RunServices* services, std::string method, ReplySin
       method_(std::move(method)),
       accepted_(services->clock->Now()),
       deadline_(accepted_ + timeout.value_or(services->options.default_timeout)),
-      sink_(sink) {}
+      sink_(sink) {
+  ++services_->runs->alive();
+}
 
-RequestRun::~RequestRun() = default;
+RequestRun::~RequestRun() {
+  // What holds memory of the router goes first: the router may go with the count.
+  flow_.reset();
+  text_.reset();
+  --services_->runs->alive();
+}
 
 void RequestRun::Start(Planner planner) {
   strand_.Post([self = shared_from_this()] { self->ShowStage(FlowStage::kQueued); });

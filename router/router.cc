@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(500);
-constexpr absl::Duration kAfterGrace = absl::Seconds(2);  // for cancelled requests to end
+constexpr absl::Duration kFarewell = absl::Milliseconds(200);  // for last answers to leave
 constexpr char kReadyService[] = "sluice.v1.Inference";
 
 void SetStates(const WorkerStateGauges& gauges, const Cluster& cluster, WorkerRole role) {
@@ -31,13 +31,13 @@ Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<Se
       metrics_(metrics),
       cluster_(model_.identity, config.cluster, config.policy, &clock_),
       runs_(config.max_in_flight),
-      pool_(std::make_unique<WorkPool>(config.work_threads)),
-      timers_(std::make_unique<Timers>(&clock_)),
+      pool_(config.work_threads),
+      timers_(&clock_),
       sessions_(&services_),
       models_(&model_),
       registry_(&cluster_) {
-  services_ = {&model_,     &clock_,       &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,
-               pool_.get(), timers_.get(), metrics_,  &stats_,    &draining_,   config_.run};
+  services_ = {&model_, &clock_,  &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,
+               &pool_,  &timers_, metrics_,  &stats_,    &draining_,   config_.run};
   inference_ = std::make_unique<InferenceService>(&services_);
   admin_service_ = std::make_unique<AdminService>(&services_);
   cluster_.SetListener({.lost = [this](const std::string& incarnation) { WorkerLost(incarnation); },
@@ -75,14 +75,14 @@ Router::~Router() { Stop(absl::ZeroDuration()); }
 
 void Router::Tick() {
   cluster_.Expire();
-  pool_->Submit([this] {
+  pool_.Submit([this] {
     absl::StatusOr<int64_t> sessions = store_->Count();
     if (!sessions.ok()) return;
     double busy = static_cast<double>(busy_sessions_.size());
     metrics_->sessions_busy.Set(busy);
     metrics_->sessions_idle.Set(std::max(0.0, static_cast<double>(*sessions) - busy));
   });
-  timers_->At(clock_.Now() + kTick, [this] { Tick(); });
+  timers_.At(clock_.Now() + kTick, [this] { Tick(); });
 }
 
 void Router::WorkersChanged() {
@@ -116,13 +116,12 @@ void Router::Stop(absl::Duration grace) {
   for (const std::shared_ptr<RequestRun>& run : runs_.All()) {
     run->Abandon(absl::UnavailableError("the router is stopping"));
   }
-  until = clock_.Now() + kAfterGrace;
-  while (runs_.size() > 0 && clock_.Now() < until) absl::SleepFor(absl::Milliseconds(5));
-  timers_.reset();
+  // Their calls to workers are cancelled and end soon; until then they hold what is ours.
+  while (runs_.alive() > 0) absl::SleepFor(absl::Milliseconds(5));
+  timers_.Stop();
   for (std::unique_ptr<RpcServer>* server : {&public_, &internal_, &admin_}) {
-    if (*server != nullptr) (*server)->Stop(absl::Milliseconds(200));
+    if (*server != nullptr) (*server)->Stop(kFarewell);
   }
-  pool_.reset();
 }
 
 }  // namespace sluice

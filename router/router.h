@@ -74,8 +74,8 @@ class Router {
   Mutex ready_mu_;
   bool ready_ ABSL_GUARDED_BY(ready_mu_) = false;
   RunServices services_;
-  std::unique_ptr<WorkPool> pool_;
-  std::unique_ptr<Timers> timers_;
+  WorkPool pool_;
+  Timers timers_;
   std::unique_ptr<InferenceService> inference_;
   SessionsService sessions_;
   ModelsService models_;

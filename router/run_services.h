@@ -44,7 +44,8 @@ class BusySessions {
   std::set<std::string> ids_ ABSL_GUARDED_BY(mu_);
 };
 
-// Requests in flight, up to a bound.
+// Requests in flight, up to a bound, and how many RequestRuns exist: some outlive their request until the
+// last call to a worker has ended.
 class RunTable {
  public:
   explicit RunTable(int capacity) : capacity_(capacity) {}
@@ -54,9 +55,11 @@ class RunTable {
   std::vector<std::shared_ptr<RequestRun>> All() const;
   int size() const;
   int capacity() const { return capacity_; }
+  std::atomic<int>& alive() { return alive_; }
 
  private:
   const int capacity_;
+  std::atomic<int> alive_{0};
   mutable Mutex mu_;
   std::map<RequestRun*, std::weak_ptr<RequestRun>> runs_ ABSL_GUARDED_BY(mu_);
 };

@@ -7,7 +7,7 @@ namespace sluice {
 
 Timers::Timers(const Clock* clock) : clock_(clock), thread_("timers", [this] { Run(); }) {}
 
-Timers::~Timers() {
+void Timers::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -19,6 +19,7 @@ Timers::~Timers() {
 void Timers::At(absl::Time time, std::function<void()> task) {
   {
     MutexLock lock(&mu_);
+    if (stopping_) return;
     tasks_.emplace(time, std::move(task));
   }
   wake_.NotifyAll();

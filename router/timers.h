@@ -14,8 +14,12 @@ namespace sluice {
 class Timers {
  public:
   explicit Timers(const Clock* clock);
-  ~Timers();  // what is not due yet never runs
+  ~Timers() { Stop(); }
 
+  // What is not due yet never runs. Idempotent.
+  void Stop();
+
+  // Does nothing after Stop.
   void At(absl::Time time, std::function<void()> task);
 
  private:

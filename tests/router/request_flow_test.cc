@@ -283,6 +283,26 @@ TEST_F(RequestFlowTest, BusyWorkersAreWaitedForThenRefusedWithRetryInfo) {
   EXPECT_TRUE(RetryAfterOf(status).has_value());
 }
 
+TEST_F(RequestFlowTest, AWorkerThatIsBusyAgainAndAgainIsNotAskedForEver) {
+  FlowOptions options;
+  options.busy_wait = absl::Seconds(10);
+  Make(options);
+  Do(flow->Start(now));
+  for (int seconds = 0; seconds < 10; ++seconds) {
+    ASSERT_EQ(terminals, 0) << seconds;
+    Do(flow->Registered(flow->attempt()));
+    Do(flow->HandoffFailed(flow->attempt(), {.reason = "busy", .retained = true},
+                           now + absl::Seconds(seconds)));
+    picker.avoided.clear();
+    Do(flow->Wake(now + absl::Seconds(seconds + 1)));
+  }
+  Do(flow->Registered(flow->attempt()));
+  Do(flow->HandoffFailed(flow->attempt(), {.reason = "busy", .retained = true}, now + absl::Seconds(10)));
+  EXPECT_EQ(terminals, 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(RetryAfterOf(status).has_value());
+}
+
 TEST_F(RequestFlowTest, AKeptSetThatFitsNoDecodeSaysWhatToChange) {
   Do(flow->Start(now));
   Do(flow->Registered(1));

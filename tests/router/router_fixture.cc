@@ -84,7 +84,7 @@ RouterConfig RouterTest::Config() {
 void RouterTest::StartRouter(std::unique_ptr<SessionStore> store, std::vector<std::string> workers) {
   if (store == nullptr) store = NewMemoryStore({});
   absl::StatusOr<std::unique_ptr<Router>> router =
-      Router::Start(Config(), SmallModel(), std::move(store), &metrics_);
+      Router::Start(Config(), Model(), std::move(store), &metrics_);
   ASSERT_TRUE(router.ok()) << router.status();
   router_ = *std::move(router);
   grpc::ChannelArguments args;

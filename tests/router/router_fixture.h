@@ -35,6 +35,7 @@ class RouterTest : public testing::Test {
   ~RouterTest() override;
 
   virtual RouterConfig Config();
+  virtual ServedModel Model() { return SmallModel(); }
   // Starts the router on `store`, with prefill p1, p2 and decode d1, d2 unless `workers` says otherwise.
   void StartRouter(std::unique_ptr<SessionStore> store = nullptr,
                    std::vector<std::string> workers = {"p1", "p2", "d1", "d2"});
