@@ -85,7 +85,7 @@ bool CpuSupports(CpuIsa isa) {
 }
 
 CpuIsa BestCpuIsa() {
-  if (CpuSupports(CpuIsa::kAvx512Bf16)) return CpuIsa::kAvx512Bf16;
+  // Not kAvx512Bf16: it rounds activations, and tests/bench/README.md measured it slower for many rows.
   if (CpuSupports(CpuIsa::kAvx512)) return CpuIsa::kAvx512;
   SLUICE_CHECK(CpuSupports(CpuIsa::kAvx2));
   return CpuIsa::kAvx2;

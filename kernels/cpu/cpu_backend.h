@@ -14,7 +14,8 @@ enum class CpuIsa { kAvx2, kAvx512, kAvx512Bf16 };
 
 absl::StatusOr<CpuIsa> ParseCpuIsa(absl::string_view name);  // "avx2", "avx512", "avx512_bf16"
 bool CpuSupports(CpuIsa isa);
-CpuIsa BestCpuIsa();  // of this machine; SLUICE_CHECKs that AVX2 and FMA exist
+// The fastest measured of this machine's; SLUICE_CHECKs that AVX2 and FMA exist.
+CpuIsa BestCpuIsa();
 
 struct CpuOptions {
   CpuIsa isa = BestCpuIsa();
