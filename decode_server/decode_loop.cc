@@ -26,7 +26,6 @@ DecodeLoop::DecodeLoop(const Model* model, DecodeCache* cache, GenerationTable* 
       clock_(clock),
       metrics_(metrics),
       stepper_(model, cache),
-      ops_(model->backend()->NewOps()),
       queue_(options.max_queue),
       thread_("decode", [this] { Run(); }) {}
 
@@ -81,7 +80,7 @@ std::vector<DecodeLoop::Running*> DecodeLoop::PickBatch() {
   std::vector<Running*> preempted;
   for (Running* sequence : batch) {
     if (std::find(preempted.begin(), preempted.end(), sequence) != preempted.end()) continue;
-    absl::Status room = sequence->kv->ReserveAppend(*ops_);
+    absl::Status room = sequence->kv->ReserveAppend(stepper_.ops());
     while (!room.ok()) {
       Running* youngest = nullptr;
       for (auto it = running_.rbegin(); it != running_.rend() && youngest == nullptr; ++it) {
@@ -92,7 +91,7 @@ std::vector<DecodeLoop::Running*> DecodeLoop::PickBatch() {
       metrics_->preemptions.Increment();
       youngest->kv.reset();
       if (youngest == sequence) break;
-      room = sequence->kv->ReserveAppend(*ops_);
+      room = sequence->kv->ReserveAppend(stepper_.ops());
     }
     if (room.ok()) ready.push_back(sequence);
   }

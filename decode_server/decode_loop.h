@@ -71,7 +71,6 @@ class DecodeLoop {
   const Clock* const clock_;
   DecodeMetrics* const metrics_;
   DecodeStepper stepper_;
-  std::unique_ptr<Ops> ops_;
   BoundedQueue<ReadySequence> queue_;
   std::atomic<bool> stopping_{false};
   std::atomic<int> running_count_{0};
