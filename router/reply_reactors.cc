@@ -13,10 +13,6 @@ grpc::ByteBuffer ToBuffer(const google::protobuf::Message& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-bool NobodyReads(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) || ReasonOf(status) == "SLOW_CLIENT";
-}
-
 }  // namespace
 
 std::string BytesOf(const grpc::ByteBuffer& buffer) {
@@ -59,10 +55,6 @@ void StreamReply::Finish(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
     run = std::move(run_);
-    if (!queue_.empty() && !broken_ && !NobodyReads(status)) {
-      finish_after_writes_ = ToGrpcStatus(status);
-      return;
-    }
     finished_ = true;
   }
   grpc::ServerWriteReactor<grpc::ByteBuffer>::Finish(ToGrpcStatus(status));
@@ -70,7 +62,6 @@ void StreamReply::Finish(const absl::Status& status) {
 
 void StreamReply::OnWriteDone(bool ok) {
   std::shared_ptr<RequestRun> run;
-  std::optional<grpc::Status> finish;
   {
     MutexLock lock(&mu_);
     backlog_ -= queue_.front().Length();
@@ -80,15 +71,9 @@ void StreamReply::OnWriteDone(bool ok) {
       queue_.clear();
       backlog_ = 0;
     }
-    if (queue_.empty()) {
-      finish = std::exchange(finish_after_writes_, std::nullopt);
-      finished_ |= finish.has_value();
-    } else if (!finished_) {
-      WriteNext();
-    }
+    if (!queue_.empty() && !finished_) WriteNext();
     run = run_;
   }
-  if (finish.has_value()) return grpc::ServerWriteReactor<grpc::ByteBuffer>::Finish(*finish);
   if (run != nullptr) ok ? run->Drained() : run->ClientGone();
 }
 

@@ -6,7 +6,6 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "common/base/mutex.h"
@@ -22,7 +21,6 @@ class StreamReply final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pub
   void Attach(std::shared_ptr<RequestRun> run);
 
   void Send(const v1::ChatEvent& event) override;
-  // After what was sent; but a client that is gone or does not read is not waited for.
   void Finish(const absl::Status& status) override;
   size_t backlog_bytes() const override;
 
@@ -37,7 +35,6 @@ class StreamReply final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pub
   std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mu_);  // the front one is being written
   size_t backlog_ ABSL_GUARDED_BY(mu_) = 0;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<grpc::Status> finish_after_writes_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 

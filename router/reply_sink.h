@@ -14,7 +14,7 @@ class ReplySink {
  public:
   virtual ~ReplySink() = default;
   virtual void Send(const v1::ChatEvent& event) = 0;
-  // Once and last, after Done for an OK status.
+  // Once and last. What the client has not taken yet is dropped.
   virtual void Finish(const absl::Status& status) = 0;
   // Sent, and not taken by the client yet.
   virtual size_t backlog_bytes() const = 0;

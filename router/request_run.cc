@@ -16,6 +16,8 @@
 namespace sluice {
 namespace {
 
+// A client's own deadline shows here as its leaving, earlier than ours by what the request was under way.
+constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(50);
 constexpr char kOwner[] = "";  // sessions have no owners before there is authentication
 
 v1::FinishReason FinishReasonOf(const FlowEnd& end, const RequestPlan& plan) {
@@ -46,6 +48,11 @@ v1::Progress::Stage StageOf(FlowStage stage) {
       return v1::Progress::DECODE;
   }
   return v1::Progress::STAGE_UNSPECIFIED;
+}
+
+// What the client has not taken is of no use to it.
+bool NobodyReads(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) || ReasonOf(status) == "SLOW_CLIENT";
 }
 
 FlowEnd EndOf(const internal::v1::Generated& generated) {
@@ -159,25 +166,25 @@ void RequestRun::SendStarted() {
 
 void RequestRun::ClientGone() {
   strand_.Post([self = shared_from_this()] {
-    bool late = self->services_->clock->Now() >= self->deadline_;
+    bool late = self->services_->clock->Now() >= self->deadline_ - kDeadlineSlack;
     absl::Status why = late ? absl::DeadlineExceededError("the request's deadline has passed")
                             : absl::CancelledError("cancelled by the client");
-    if (self->flow_ == nullptr) {
-      self->early_end_ = why;
-    } else {
-      self->Act(self->flow_->Abandon(why));
-    }
+    self->GiveUp(why);
   });
 }
 
 void RequestRun::Abandon(const absl::Status& why) {
-  strand_.Post([self = shared_from_this(), why] {
-    if (self->flow_ == nullptr) {
-      self->early_end_ = why;
-    } else {
-      self->Act(self->flow_->Abandon(why));
-    }
-  });
+  strand_.Post([self = shared_from_this(), why] { self->GiveUp(why); });
+}
+
+void RequestRun::GiveUp(const absl::Status& why) {
+  if (sink_ == nullptr) return;
+  if (ending_.has_value()) return End(why);  // nobody waits for the rest
+  if (flow_ == nullptr) {
+    early_end_ = why;
+  } else {
+    Act(flow_->Abandon(why));
+  }
 }
 
 void RequestRun::WorkerLost(const std::string& incarnation) {
@@ -399,36 +406,54 @@ void RequestRun::Send(v1::ChatEvent event) {
 }
 
 void RequestRun::CheckBacklog() {
+  if (sink_ == nullptr) return;
   size_t bound = services_->options.max_backlog_bytes;
-  size_t backlog = sink_ == nullptr ? 0 : sink_->backlog_bytes();
-  if (!paused_ && backlog > bound) {
-    paused_ = true;
-    paused_since_ = services_->clock->Now();
-    services_->timers->At(paused_since_ + services_->options.slow_client_timeout,
-                          [weak = weak_from_this(), since = paused_since_] {
-                            if (auto self = weak.lock()) self->GiveUpSlowClient(since);
-                          });
-  } else if (paused_ && backlog <= bound / 2) {
-    paused_ = false;
-  } else {
+  size_t backlog = sink_->backlog_bytes();
+  if (ending_.has_value()) {
+    if (backlog == 0) End(*ending_);
     return;
   }
+  if (paused_ == (backlog > (paused_ ? bound / 2 : bound))) return;
+  paused_ = !paused_;
   if (decode_call_ != nullptr) decode_call_->SetPaused(paused_);
-}
-
-void RequestRun::GiveUpSlowClient(absl::Time paused_since) {
-  strand_.Post([self = shared_from_this(), paused_since] {
-    if (!self->paused_ || self->paused_since_ != paused_since || self->flow_->ended()) return;
-    self->services_->metrics->slow_clients.Increment();
-    self->Act(self->flow_->Abandon(WithRetryAfter(
-        WithReason(absl::ResourceExhaustedError("the client reads too slowly; read the stream as it comes"),
-                   "SLOW_CLIENT"),
-        absl::Seconds(1))));
-  });
+  if (paused_) WatchClient();
 }
 
 void RequestRun::Drained() {
-  strand_.Post([self = shared_from_this()] { self->CheckBacklog(); });
+  strand_.Post([self = shared_from_this()] {
+    self->last_taken_ = self->services_->clock->Now();
+    self->CheckBacklog();
+  });
+}
+
+void RequestRun::WatchClient() {
+  if (watching_) return;
+  watching_ = true;
+  last_taken_ = services_->clock->Now();
+  WatchUntil(last_taken_ + services_->options.slow_client_timeout);
+}
+
+void RequestRun::WatchUntil(absl::Time time) {
+  services_->timers->At(time, [weak = weak_from_this()] {
+    std::shared_ptr<RequestRun> self = weak.lock();
+    if (self == nullptr) return;
+    RequestRun* run = self.get();
+    run->strand_.Post([self = std::move(self)] { self->JudgeClient(); });
+  });
+}
+
+void RequestRun::JudgeClient() {
+  watching_ = sink_ != nullptr && (paused_ || ending_.has_value());
+  if (!watching_) return;
+  absl::Time patience = last_taken_ + services_->options.slow_client_timeout;
+  if (services_->clock->Now() < patience) return WatchUntil(patience);
+  services_->metrics->slow_clients.Increment();
+  absl::Status slow = WithRetryAfter(
+      WithReason(absl::ResourceExhaustedError("the client reads too slowly; read the stream as it comes"),
+                 "SLOW_CLIENT"),
+      absl::Seconds(1));
+  if (ending_.has_value()) return End(slow);
+  Act(flow_->Abandon(slow));
 }
 
 void RequestRun::Commit(const FlowEnd& end) {
@@ -493,7 +518,13 @@ void RequestRun::Deliver(const FlowEnd& end) {
 void RequestRun::Fail(const absl::Status& status) { Finish(status); }
 
 void RequestRun::Finish(const absl::Status& status) {
-  if (sink_ == nullptr) return;
+  if (sink_ == nullptr || ending_.has_value()) return;
+  ending_ = status;
+  if (sink_->backlog_bytes() == 0 || NobodyReads(status)) return End(status);
+  WatchClient();
+}
+
+void RequestRun::End(const absl::Status& status) {
   CountOutcome(status);
   ShowStage(std::nullopt);
   if (!busy_session_.empty()) services_->busy_sessions->Leave(busy_session_);

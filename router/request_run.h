@@ -59,12 +59,17 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   void SendDelta(const TokenText::Piece& piece);
   void Send(v1::ChatEvent event);
   void CheckBacklog();
-  void GiveUpSlowClient(absl::Time paused_since);
+  void WatchClient();  // while something waits for it
+  void WatchUntil(absl::Time time);
+  void JudgeClient();
+  void GiveUp(const absl::Status& why);
   void WakeAt(absl::Time time);
   void Commit(const FlowEnd& end);
   void Deliver(const FlowEnd& end);
   void Fail(const absl::Status& status);
+  // The last event is sent; the request ends when the client has taken all, or lost our patience.
   void Finish(const absl::Status& status);
+  void End(const absl::Status& status);
   void ShowStage(std::optional<FlowStage> stage);
   void CountOutcome(const absl::Status& status);
   v1::Done MakeDone(const FlowEnd& end) const;
@@ -77,7 +82,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   Strand strand_;
 
   // On the strand.
-  ReplySink* sink_;                        // null after Finish
+  ReplySink* sink_;                        // null after End
   std::optional<absl::Status> early_end_;  // before there was a flow
   RequestPlan plan_;
   std::string busy_session_;  // left at Finish
@@ -89,7 +94,9 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   std::optional<int> matched_stop_;
   uint64_t seq_ = 0;
   bool paused_ = false;
-  absl::Time paused_since_;
+  std::optional<absl::Status> ending_;
+  bool watching_ = false;
+  absl::Time last_taken_;
 
   // What is told at the end.
   std::optional<absl::Time> paired_, first_delta_, last_delta_;

@@ -176,8 +176,16 @@ TEST_F(RouterTest, TheDeadlineEndsTheRequestAndReachesTheWorkers) {
   EXPECT_EQ(inference_->Chat(&context, Ask("hi"), &response).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   absl::Time until = absl::Now() + absl::Seconds(5);
-  while (router_->requests_in_flight() > 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_EQ(metrics_.requests.At("Chat").At("DEADLINE_EXCEEDED").Value(), 1);
+  while ((router_->requests_in_flight() > 0 ||
+          workers_.cancelled_prefills() + workers_.cancelled_decodes() < 2) &&
+         absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  // Which of the two the router sees depends on how long the request was under way.
+  EXPECT_EQ(metrics_.requests.At("Chat").At("DEADLINE_EXCEEDED").Value() +
+                metrics_.requests.At("Chat").At("CANCELLED").Value(),
+            1);
+  EXPECT_EQ(workers_.cancelled_prefills() + workers_.cancelled_decodes(), 2);
 }
 
 TEST_F(RouterTest, CompletionContinuesThePrompt) {
@@ -220,7 +228,7 @@ class SlowClientTest : public RouterTest {
   RouterConfig Config() override {
     RouterConfig config = RouterTest::Config();
     config.run.max_backlog_bytes = 4096;
-    config.run.slow_client_timeout = absl::Milliseconds(300);
+    config.run.slow_client_timeout = absl::Seconds(2);
     return config;
   }
   ServedModel Model() override {
@@ -263,13 +271,36 @@ TEST_F(SlowClientTest, AClientThatOnlyPausesGetsEverything) {
   TalkALot();
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReader<v1::ChatEvent>> reader = inference_->ChatStream(&context, Ask("talk"));
-  absl::SleepFor(absl::Milliseconds(150));
+  absl::SleepFor(absl::Milliseconds(500));
   v1::ChatEvent event;
   int tokens = 0;
   while (reader->Read(&event)) tokens += event.delta().token_ids_size();
   grpc::Status status = reader->Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(tokens, kTokens);
+}
+
+class UnboundedReplyTest : public SlowClientTest {
+ protected:
+  RouterConfig Config() override {
+    RouterConfig config = SlowClientTest::Config();
+    config.run.max_backlog_bytes = 64 << 20;
+    return config;
+  }
+};
+
+TEST_F(UnboundedReplyTest, AClientThatNeverTakesTheEndIsCutOffToo) {
+  StartRouter();
+  TalkALot();
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::ChatEvent>> reader = inference_->ChatStream(&context, Ask("talk"));
+  absl::Time until = absl::Now() + absl::Seconds(30);
+  while (metrics_.slow_clients.Value() == 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(metrics_.slow_clients.Value(), 1);
+  while (router_->requests_in_flight() > 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(router_->requests_in_flight(), 0);
+  context.TryCancel();
+  reader->Finish();
 }
 
 TEST_F(RouterTest, StoppingRefusesNewRequestsAndLetsOldOnesEnd) {
