@@ -206,6 +206,12 @@ absl::StatusOr<ModelShape> ShapeFromGguf(const GgufFile& file) {
   if (architecture == nullptr)
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": general.architecture: '", name,
                                                    "' is not supported (llama, qwen2, qwen3 are)"));
+  if (file.Has("split.count")) {
+    SLUICE_ASSIGN_OR_RETURN(int64_t parts, file.GetInt("split.count"));
+    if (parts > 1)
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.path(), ": split.count: one of ", parts, " parts; merge them into one file"));
+  }
   ModelShape shape;
   shape.family = std::string(name);
   if (file.Has("general.name")) {

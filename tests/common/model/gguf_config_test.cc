@@ -103,6 +103,7 @@ TEST(GgufConfig, RefusesByName) {
   expect(Shape("gemma", Nothing), "general.architecture: 'gemma'");
   expect(Shape("llama", [](GgufBytes& b) { b.U32("llama.expert_count", 8); }),
          "llama.expert_count: unknown key");
+  expect(Shape("llama", [](GgufBytes& b) { b.U32("split.count", 3); }), "split.count: one of 3 parts");
   expect(Shape("llama", [](GgufBytes& b) { b.U32("llama.attention.sliding_window", 8); }), "sliding_window");
   expect(Shape("llama", [](GgufBytes& b) { b.U32("llama.rope.dimension_count", 8); }),
          "rope.dimension_count");
