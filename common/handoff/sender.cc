@@ -37,9 +37,9 @@ absl::Status HandoffSender::Start(OfferSpec spec, absl::Time now) {
   if (spec.ceiling.size() != static_cast<size_t>(shape.n_layers) * shape.n_kv_heads)
     return absl::InvalidArgumentError(absl::StrCat("ceiling: ", spec.ceiling.size(), " entries"));
   const uint32_t* highest = highest_attempt_.Find(spec.key.id);
-  if (highest != nullptr && *highest >= spec.key.attempt)
+  if (attempts_.contains(spec.key) || (highest != nullptr && *highest >= spec.key.attempt))
     return absl::InvalidArgumentError(
-        absl::StrCat("attempt: ", spec.key.attempt, " of ", spec.key.id, " after attempt ", *highest));
+        absl::StrCat("attempt: ", spec.key.attempt, " of ", spec.key.id, " is not above those before"));
   for (auto& [key, older] : attempts_) {
     if (key.id == spec.key.id && older.live())
       Fail(&older, HandoffReason::kSuperseded, absl::StrCat("attempt ", spec.key.attempt), now);

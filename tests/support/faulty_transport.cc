@@ -31,8 +31,8 @@ absl::StatusOr<TransferId> FaultyTransport::Push(PeerId peer, RegionId local, Sl
 }
 
 bool FaultyTransport::Progress() {
-  bool moved = false;
   if (hang) return false;
+  bool moved = false;
   for (auto it = pending_.begin(); it != pending_.end();) {
     if (it->due > clock_->Now()) {
       ++it;
@@ -41,19 +41,26 @@ bool FaultyTransport::Progress() {
     Pending push = *it;
     it = pending_.erase(it);
     moved = true;
-    TransferState state = TransferState::kFailed;
-    if (!push.fail) {
-      char* first = rings_.at(push.local) + push.from.offset;
-      if (push.corrupt) *first ^= 1;
-      auto inner = inner_->Push(push.peer, push.local, push.from, push.remote, push.remote_offset);
-      if (inner.ok()) {
-        inner_->Progress();
-        state = inner_->Poll(*inner);
-      }
-      if (push.corrupt) *first ^= 1;
+    if (push.fail) {
+      ended_[push.id] = {push.peer, TransferState::kFailed};
+      continue;
     }
-    ended_[push.id] = {push.peer, state};
+    char* flipped = push.corrupt ? rings_.at(push.local) + push.from.offset : nullptr;
+    if (flipped != nullptr) *flipped ^= 1;
+    auto inner = inner_->Push(push.peer, push.local, push.from, push.remote, push.remote_offset);
+    if (inner.ok())
+      started_.push_back({push.id, push.peer, *inner, flipped});
+    else
+      ended_[push.id] = {push.peer, TransferState::kFailed};
   }
+  moved |= inner_->Progress();
+  started_.remove_if([&](const Started& push) {
+    TransferState state = inner_->Poll(push.inner);
+    if (state == TransferState::kPending) return false;
+    if (push.flipped != nullptr) *push.flipped ^= 1;
+    ended_[push.id] = {push.peer, state};
+    return true;
+  });
   return moved;
 }
 
@@ -63,14 +70,17 @@ TransferState FaultyTransport::Poll(TransferId transfer) {
     ended_.erase(it);
     return state;
   }
+  bool started =
+      std::any_of(started_.begin(), started_.end(), [&](const Started& p) { return p.id == transfer; });
   bool pending =
       std::any_of(pending_.begin(), pending_.end(), [&](const Pending& p) { return p.id == transfer; });
-  return pending ? TransferState::kPending : TransferState::kFailed;
+  return pending || started ? TransferState::kPending : TransferState::kFailed;
 }
 
 absl::Status FaultyTransport::Quiesce(PeerId peer) {
   if (unprovable) return absl::UnavailableError("cannot prove that the connection is idle");
   pending_.remove_if([&](const Pending& p) { return p.peer == peer; });
+  started_.remove_if([&](const Started& p) { return p.peer == peer; });
   std::erase_if(ended_, [&](const auto& entry) { return entry.second.peer == peer; });
   return inner_->Quiesce(peer);
 }

@@ -62,6 +62,13 @@ class FaultyTransport final : public KvTransport {
   const Clock* const clock_;
   std::map<RegionId, char*> rings_;
   std::list<Pending> pending_;
+  struct Started {
+    TransferId id;
+    PeerId peer;
+    TransferId inner;
+    char* flipped;  // the damaged byte of the local ring, null: none
+  };
+  std::list<Started> started_;
   struct Ended {
     PeerId peer;
     TransferState state;

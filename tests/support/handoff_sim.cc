@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/transport/transports.h"
 
 namespace sluice {
 namespace {
@@ -106,12 +107,21 @@ HandoffSim::HandoffSim(SimOptions options, int n_prefill, int n_decode) : option
 
 HandoffSim::~HandoffSim() = default;
 
+std::unique_ptr<FaultyTransport> HandoffSim::MakeSimTransport() {
+  std::unique_ptr<KvTransport> inner = std::make_unique<LoopbackTransport>(fabric_);
+  if (!options_.transport.empty()) {
+    auto made = MakeTransport(options_.transport, {});
+    SLUICE_CHECK(made.ok());
+    inner = *std::move(made);
+  }
+  return std::make_unique<FaultyTransport>(std::move(inner), &clock_);
+}
+
 void HandoffSim::MakePrefill(int p) {
   prefills_[p] = std::make_unique<SimPrefill>();
   SimPrefill& prefill = *prefills_[p];
   prefill.shape = options_.shape;
-  prefill.transport =
-      std::make_unique<FaultyTransport>(std::make_unique<LoopbackTransport>(fabric_), &clock_);
+  prefill.transport = MakeSimTransport();
   prefill.send = [this, p](PeerId peer, const HandoffMessage& message) {
     for (const auto& [ends, link] : links_)
       if (ends.first == p && link.prefill_peer == peer) return Enqueue(ends, true, message);
@@ -132,7 +142,7 @@ void HandoffSim::MakeDecode(int d) {
   SimDecode& decode = *decodes_[d];
   decode.shape = options_.shape;
   decode.on_ready = [](const HandoffKey&) {};
-  decode.transport = std::make_unique<FaultyTransport>(std::make_unique<LoopbackTransport>(fabric_), &clock_);
+  decode.transport = MakeSimTransport();
   decode.send = [this, d](PeerId peer, const HandoffMessage& message) {
     for (const auto& [ends, link] : links_)
       if (ends.second == d && link.decode_peer == peer) return Enqueue(ends, false, message);

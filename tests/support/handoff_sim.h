@@ -30,6 +30,7 @@ struct SimOptions {
   int ring_slots = 4;
   HandoffSenderOptions sender;      // clocks; identity and sizes are filled in
   HandoffReceiverOptions receiver;  // same
+  std::string transport;            // of MakeTransport; empty: loopback, apart from other simulations
 };
 
 class SimPrefill final : public SenderHost {
@@ -148,6 +149,7 @@ class HandoffSim {
     std::vector<int> ceiling;
     std::vector<KeptLayer> layers;
   };
+  std::unique_ptr<FaultyTransport> MakeSimTransport();
   void MakePrefill(int p);
   void MakeDecode(int d);
   void Enqueue(std::pair<int, int> ends, bool toward_decode, HandoffMessage message);
