@@ -143,9 +143,9 @@ class Ops {
   // out.
   virtual void MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumulate, TensorView out) = 0;
 
-  // Rotates pairs (i, i + d/2) in place. x [n, heads, d] f32; positions [n] i32; cos_sin [context, d] f32:
-  // d/2 cosines, then d/2 sines of each position.
-  virtual void Rope(TensorView x, TensorView positions, TensorView cos_sin) = 0;
+  // Rotates pairs (i, i + d/2) in place, then subtracts shift. x [n, heads, d] f32; positions [n] i32;
+  // cos_sin [context, d] f32: d/2 cosines, then d/2 sines of each position; shift [heads, d] f32 or empty.
+  virtual void Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift) = 0;
 
   // out = silu(gate) * up. gate_up [n, 2c] f32: c gate columns, then c up columns; out [n, c].
   virtual void SwiGlu(TensorView gate_up, TensorView out) = 0;

@@ -76,15 +76,16 @@ void MatMul(TensorView x, TensorView w, TensorView bias, bool accumulate, Tensor
   }
 }
 
-void Rope(TensorView x, TensorView positions, TensorView cos_sin) {
+void Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift) {
   const int64_t half = x.shape[2] / 2;
   for (int64_t i = 0; i < x.shape[0]; ++i) {
     for (int64_t h = 0; h < x.shape[1]; ++h) {
       for (int64_t j = 0; j < half; ++j) {
         const double c = Get(cos_sin, Int(positions, i), j), s = Get(cos_sin, Int(positions, i), half + j);
         const double a = Get(x, i, h, j), b = Get(x, i, h, half + j);
-        Set(x, a * c - b * s, i, h, j);
-        Set(x, b * c + a * s, i, h, half + j);
+        const bool shifted = !shift.empty();
+        Set(x, a * c - b * s - (shifted ? Get(shift, h, j) : 0), i, h, j);
+        Set(x, b * c + a * s - (shifted ? Get(shift, h, half + j) : 0), i, h, half + j);
       }
     }
   }

@@ -16,7 +16,7 @@ void Set(const TensorView& view, double value, int64_t i, int64_t j = 0, int64_t
 void RmsNorm(TensorView x, TensorView weight, float eps, TensorView out);
 // w [rows, cols] f32 row-major.
 void MatMul(TensorView x, TensorView w, TensorView bias, bool accumulate, TensorView out);
-void Rope(TensorView x, TensorView positions, TensorView cos_sin);
+void Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift);
 void SwiGlu(TensorView gate_up, TensorView out);
 void StoreKv(TensorView k, TensorView v, TensorView k_out, TensorView v_out);
 void Attention(const AttentionArgs& args);

@@ -60,7 +60,10 @@ absl::StatusOr<Model::QkvViews> Model::Qkv(LayerId layer, TensorView hidden, Ten
     ops.RmsNorm(views.k, Vector(weights.k_norm, d), shape_.rms_eps, views.k);
   }
   // q and k lie side by side: one rotation turns both.
-  ops.Rope(Heads(qkv, 0, n_q + n_kv, d), positions, cos_sin_.View(DType::kF32, {shape_.context, d}));
+  const TensorView center = weights.key_center.data() == nullptr
+                                ? TensorView()
+                                : weights.key_center.View(DType::kF32, {n_q + n_kv, d});
+  ops.Rope(Heads(qkv, 0, n_q + n_kv, d), positions, cos_sin_.View(DType::kF32, {shape_.context, d}), center);
   return views;
 }
 

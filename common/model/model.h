@@ -49,7 +49,9 @@ class Model {
   // hidden [n, hidden] f32 = embedding rows of ids [n] i32.
   void Embed(TensorView ids, TensorView hidden, Ops& ops) const;
 
-  // Input norm, projections, biases, q/k norm and RoPE at positions [n] i32. The views live in the workspace.
+  // Input norm, projections, biases, q/k norm and RoPE at positions [n] i32. Keys come without the mean over
+  // all positions of their rotated bias, which no softmax sees (deploy/adr/0006-centred-keys.md). The views
+  // live in the workspace.
   absl::StatusOr<QkvViews> Qkv(LayerId layer, TensorView hidden, TensorView positions, Ops& ops,
                                Workspace& workspace) const;
 

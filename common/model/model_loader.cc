@@ -83,6 +83,7 @@ class ModelLoader {
     if (shape_.qkv_bias) {
       SLUICE_ASSIGN_OR_RETURN(layer.qkv_bias,
                               Vectors({{Weight::kQBias, l}, {Weight::kKBias, l}, {Weight::kVBias, l}}));
+      SLUICE_ASSIGN_OR_RETURN(layer.key_center, KeyCenter(l));
     }
     if (shape_.qk_norm) {
       SLUICE_ASSIGN_OR_RETURN(layer.q_norm, Vectors({{Weight::kQNorm, l}}));
@@ -121,11 +122,32 @@ class ModelLoader {
       SLUICE_ASSIGN_OR_RETURN(std::vector<float> part, weights_.ReadAll(id));
       host.insert(host.end(), part.begin(), part.end());
     }
-    const size_t bytes = host.size() * sizeof(float);
-    SLUICE_ASSIGN_OR_RETURN(Buffer buffer, backend_->Allocate(bytes));
+    Report(host.size() * sizeof(float));
+    return Upload(host);
+  }
+
+  absl::StatusOr<Buffer> Upload(const std::vector<float>& host) {
+    SLUICE_ASSIGN_OR_RETURN(Buffer buffer, backend_->Allocate(host.size() * sizeof(float)));
     ops_->CopyIn(host.data(), buffer.View(DType::kF32, {static_cast<int64_t>(host.size())}));
-    Report(bytes);
     return buffer;
+  }
+
+  // The mean over all positions of each KV head's rotated bias; zeros for the query heads. Needs the rotary
+  // table.
+  absl::StatusOr<Buffer> KeyCenter(int l) {
+    SLUICE_ASSIGN_OR_RETURN(std::vector<float> bias, weights_.ReadAll({Weight::kKBias, l}));
+    const int64_t d = shape_.head_dim, half = d / 2;
+    std::vector<float> host((shape_.n_q_heads + shape_.n_kv_heads) * d);
+    for (int64_t h = 0; h < shape_.n_kv_heads; ++h) {
+      const float* b = bias.data() + h * d;
+      float* center = host.data() + (shape_.n_q_heads + h) * d;
+      for (int64_t i = 0; i < half; ++i) {
+        const double cos = mean_cos_sin_[i], sin = mean_cos_sin_[half + i];
+        center[i] = static_cast<float>(b[i] * cos - b[half + i] * sin);
+        center[half + i] = static_cast<float>(b[half + i] * cos + b[i] * sin);
+      }
+    }
+    return Upload(host);
   }
 
   // Cosines and sines of f32 angles: Transformers computes them so, and at far positions a more exact angle
@@ -136,6 +158,7 @@ class ModelLoader {
     const TensorView table = buffer.View(DType::kF32, {shape_.context, width});
     constexpr int64_t kRows = 4096;
     std::vector<float> host(kRows * width);
+    mean_cos_sin_.assign(width, 0);
     for (int64_t begin = 0; begin < shape_.context; begin += kRows) {
       const int64_t end = std::min<int64_t>(shape_.context, begin + kRows);
       for (int64_t position = begin; position < end; ++position) {
@@ -145,6 +168,7 @@ class ModelLoader {
           row[i] = std::cos(angle) * shape_.rope_attention_scale;
           row[half + i] = std::sin(angle) * shape_.rope_attention_scale;
         }
+        for (int64_t i = 0; i < width; ++i) mean_cos_sin_[i] += row[i] / double(shape_.context);
       }
       ops_->CopyIn(host.data(), table.Slice(0, begin, end));
     }
@@ -161,7 +185,8 @@ class ModelLoader {
   Backend* const backend_;
   const LoadOptions& options_;
   std::unique_ptr<Ops> ops_;
-  size_t total_bytes_ = 0;  // of the weights on the device: matrices bf16, vectors f32
+  std::vector<double> mean_cos_sin_;  // [head_dim]: mean of the rotary table's rows
+  size_t total_bytes_ = 0;            // of the weights on the device: matrices bf16, vectors f32
   size_t done_bytes_ = 0;
 };
 

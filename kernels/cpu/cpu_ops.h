@@ -36,7 +36,7 @@ class CpuOps final : public Ops {
   void Embed(const Matrix& table, TensorView ids, TensorView out) override;
   void RmsNorm(TensorView x, TensorView weight, float eps, TensorView out) override;
   void MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumulate, TensorView out) override;
-  void Rope(TensorView x, TensorView positions, TensorView cos_sin) override;
+  void Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift) override;
   void SwiGlu(TensorView gate_up, TensorView out) override;
   void StoreKv(TensorView k, TensorView v, TensorView k_out, TensorView v_out) override;
   void Attention(absl::Span<const AttentionArgs> sequences) override;

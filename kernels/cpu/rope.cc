@@ -4,17 +4,19 @@
 
 namespace sluice {
 
-void CpuOps::Rope(TensorView x, TensorView positions, TensorView cos_sin) {
+void CpuOps::Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift) {
   SLUICE_CHECK(x.rank == 3);
   const int64_t n = x.shape[0], heads = x.shape[1], d = x.shape[2], context = cos_sin.shape[0];
   SLUICE_CHECK(Is(x, DType::kF32, {n, heads, d}) && d % 2 == 0 && Is(positions, DType::kI32, {n}));
   SLUICE_CHECK(Is(cos_sin, DType::kF32, {context, d}));
+  SLUICE_CHECK(shift.empty() || Is(shift, DType::kF32, {heads, d}));
   ForRange(n, heads * d, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int32_t position = positions.as<int32_t>()[i];
       SLUICE_CHECK(position >= 0 && position < context);
       for (int64_t h = 0; h < heads; ++h)
-        kernels_.row->rope(Row<float>(x, i, h), Row<float>(cos_sin, position), static_cast<int>(d));
+        kernels_.row->rope(Row<float>(x, i, h), Row<float>(cos_sin, position),
+                           shift.empty() ? nullptr : Row<float>(shift, h), static_cast<int>(d));
     }
   });
 }

@@ -143,9 +143,13 @@ TEST_P(LinearParity, Rope) {
     Tensor cos_sin = Floats({context, d}, table), positions = Ints({4}, {0, 299, 7, 150});
     Tensor rows = Random(DType::kF32, {4, 9 * d});
     Tensor x = rows.Slice(1, 2 * d, 5 * d).Heads(3);
-    ops().Rope(x.device, positions.device, cos_sin.device);
-    reference::Rope(x.host, positions.host, cos_sin.host);
+    ops().Rope(x.device, positions.device, cos_sin.device, TensorView());
+    reference::Rope(x.host, positions.host, cos_sin.host, TensorView());
     ExpectSame(rows, ElementTolerance(4), absl::StrCat("d ", d));
+    Tensor shift = Random(DType::kF32, {3, d});
+    ops().Rope(x.device, positions.device, cos_sin.device, shift.device);
+    reference::Rope(x.host, positions.host, cos_sin.host, shift.host);
+    ExpectSame(rows, ElementTolerance(8), absl::StrCat("shifted, d ", d));
   }
 }
 

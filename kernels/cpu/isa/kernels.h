@@ -108,7 +108,8 @@ struct DecodeKernels {
 
 struct RowKernels {
   void (*rms_norm)(const float* x, const float* weight, float eps, int n, float* out);
-  void (*rope)(float* x, const float* cos_sin, int head_dim);  // one head in place
+  // One head in place; shift [head_dim] or null.
+  void (*rope)(float* x, const float* cos_sin, const float* shift, int head_dim);
   void (*swiglu)(const float* gate, const float* up, int n, float* out);
   void (*round_to_bf16)(const float* x, int n, uint16_t* out);  // nearest even
   void (*add)(const float* x, int n, float* sum);               // sum += x

@@ -20,14 +20,19 @@ void RmsNorm(const float* x, const float* weight, float eps, int n, float* out) 
   }
 }
 
-void Rope(float* x, const float* cos_sin, int head_dim) {
+void Rope(float* x, const float* cos_sin, const float* shift, int head_dim) {
   const int half = head_dim / 2;
   for (int i = 0; i < half; i += kLanes) {
     const int n = MinInt(kLanes, half - i);
     const Vec a = LoadFirst(x + i, n), b = LoadFirst(x + half + i, n);
     const Vec c = LoadFirst(cos_sin + i, n), s = LoadFirst(cos_sin + half + i, n);
-    StoreFirst(x + i, n, MulAdd(a, c, Zero() - b * s));
-    StoreFirst(x + half + i, n, MulAdd(b, c, a * s));
+    Vec low = MulAdd(a, c, Zero() - b * s), high = MulAdd(b, c, a * s);
+    if (shift != nullptr) {
+      low = low - LoadFirst(shift + i, n);
+      high = high - LoadFirst(shift + half + i, n);
+    }
+    StoreFirst(x + i, n, low);
+    StoreFirst(x + half + i, n, high);
   }
 }
 

@@ -26,7 +26,9 @@ float WorstError(const std::vector<float>& logits, const nlohmann::json& ids, co
   float worst = std::abs(std::accumulate(logits.begin(), logits.end(), 0.) / logits.size() - expected_mean);
   for (size_t i = 0; i < ids.size(); ++i)
     worst = std::max(worst, std::abs(logits[ids[i].get<int>()] - expected[i].get<float>()));
-  if (expected[0].get<float>() - expected[1].get<float>() > tolerance) EXPECT_EQ(Greedy(logits), ids[0]);
+  if (expected[0].get<float>() - expected[1].get<float>() > tolerance) {
+    EXPECT_EQ(Greedy(logits), ids[0].get<int>());
+  }
   return worst;
 }
 

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "common/base/status.h"
 #include "common/model/model_dir.h"
@@ -75,6 +78,40 @@ TEST_P(Golden, LogitsOfTheBundledModel) {
       }
     }
   }
+}
+
+// Of a zero hidden state nothing but the rotated bias is left: over all positions it must cancel.
+TEST(CentredKeys, TheMeanOfTheRotatedBiasIsGone) {
+  const Model& model = TestModel(SourcePath("tests/golden/models/qwen2-bias"), DType::kF32);
+  const ModelShape& shape = model.shape();
+  const int64_t n = shape.context;
+  std::unique_ptr<Ops> ops = model.backend()->NewOps();
+  Workspace workspace(model.backend());
+  const TensorView hidden = *workspace.Take(DType::kF32, {n, shape.hidden});
+  const TensorView positions = *workspace.Take(DType::kI32, {n});
+  const std::vector<float> zeros(n * shape.hidden);
+  std::vector<int32_t> places(n);
+  std::iota(places.begin(), places.end(), 0);
+  ops->CopyIn(zeros.data(), hidden);
+  ops->CopyIn(places.data(), positions);
+  auto qkv = model.Qkv(LayerId(0), hidden, positions, *ops, workspace);
+  ASSERT_TRUE(qkv.ok()) << qkv.status();
+  const TensorView k = *workspace.Take(DType::kF32, {n, shape.n_kv_heads, shape.head_dim});
+  ops->Copy(qkv->k, k);
+  std::vector<float> keys(n * shape.n_kv_heads * shape.head_dim);
+  ops->CopyOut(k, keys.data());
+  ASSERT_TRUE(ops->Sync().ok());
+  const int64_t width = shape.n_kv_heads * shape.head_dim;
+  float largest = 0;
+  for (int64_t i = 0; i < width; ++i) {
+    double sum = 0;
+    for (int64_t p = 0; p < n; ++p) {
+      sum += keys[p * width + i];
+      largest = std::max(largest, std::abs(keys[p * width + i]));
+    }
+    EXPECT_NEAR(sum / n, 0, 1e-5) << "element " << i;
+  }
+  EXPECT_GT(largest, 0.01);  // fast pairs keep their bias
 }
 
 // Random models, one for each part of the architecture (tests/golden/models/README.md).
