@@ -26,4 +26,5 @@ step() {
 step "configuring ($preset)" configure cmake --preset "$preset"
 step "building" build cmake --build "$build"
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.suppressions}
 ctest --test-dir "$build" --output-on-failure --progress -j "$(nproc)" "$@"

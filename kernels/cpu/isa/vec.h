@@ -65,8 +65,16 @@ SLUICE_INLINE void Store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
 SLUICE_INLINE __m256i FirstLanes(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-SLUICE_INLINE Vec LoadFirst(const float* p, int n) { return _mm256_maskload_ps(p, FirstLanes(n)); }
-SLUICE_INLINE void StoreFirst(float* p, int n, Vec x) { _mm256_maskstore_ps(p, FirstLanes(n), x); }
+// Masked stores are microcoded on AMD: whole vectors go around them.
+SLUICE_INLINE Vec LoadFirst(const float* p, int n) {
+  return n >= kLanes ? Load(p) : _mm256_maskload_ps(p, FirstLanes(n));
+}
+SLUICE_INLINE void StoreFirst(float* p, int n, Vec x) {
+  if (n >= kLanes)
+    Store(p, x);
+  else
+    _mm256_maskstore_ps(p, FirstLanes(n), x);
+}
 SLUICE_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 SLUICE_INLINE Vec Max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 SLUICE_INLINE Vec Min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
