@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs, builds, runs all tests.
-#   tests/run.sh [--preset cpu-release|cpu-debug|asan|tsan] [ctest arguments]
+#   tests/run.sh [--preset cpu-release|cpu-debug|cuda-release|asan|tsan] [ctest arguments]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

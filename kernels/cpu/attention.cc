@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/views.h"
+#include "kernels/op_checks.h"
+#include "kernels/views.h"
 
 namespace sluice {
 namespace {
@@ -11,25 +11,12 @@ namespace {
 // stay in L2 and to keep all threads busy. No result depends on it.
 constexpr int64_t kMostTaskRows = 192, kFewestTaskRows = 48;
 
-void CheckShapes(const AttentionArgs& a) {
-  const int64_t n = a.q.shape[0], q_heads = a.q.shape[1], d = a.q.shape[2];
-  const int64_t kv_heads = a.k.shape[0], len = a.k.shape[1];
-  SLUICE_CHECK(a.q.rank == 3 && a.k.rank == 3 && kv_heads > 0 && q_heads % kv_heads == 0);
-  SLUICE_CHECK(d % 16 == 0 && n <= len && q_heads / kv_heads <= kMaxGroup);
-  SLUICE_CHECK(Is(a.q, DType::kF32, {n, q_heads, d}) && a.q.stride[1] == d);
-  SLUICE_CHECK(Is(a.out, DType::kF32, {n, q_heads, d}) && a.out.stride[1] == d);
-  SLUICE_CHECK(IsKvDType(a.k.dtype) && Is(a.k, a.k.dtype, {kv_heads, len, d}));
-  SLUICE_CHECK(Is(a.v, a.k.dtype, {kv_heads, len, d}));
-  if (!a.lse.empty()) SLUICE_CHECK(Is(a.lse, DType::kF32, {q_heads, a.lse.shape[1]}) && a.lse.shape[1] <= n);
-  if (a.sliding_window > 0) SLUICE_CHECK(Is(a.positions, DType::kI32, {kv_heads, len}));
-}
-
 }  // namespace
 
 void CpuOps::Attention(absl::Span<const AttentionArgs> sequences) {
   int64_t all_rows = 0;
   for (const AttentionArgs& a : sequences) {
-    CheckShapes(a);
+    CheckAttention(a);
     all_rows += a.q.shape[0] * a.q.shape[1];
   }
   const int task_rows =

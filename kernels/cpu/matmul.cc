@@ -3,7 +3,7 @@
 #include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/packed_matrix.h"
-#include "kernels/cpu/views.h"
+#include "kernels/views.h"
 
 namespace sluice {
 

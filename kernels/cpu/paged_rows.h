@@ -6,10 +6,9 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/bf16.h"
+#include "kernels/op_checks.h"
 
 namespace sluice {
-
-void CheckPagedKv(const PagedKv& cache);  // shapes of all tables
 
 // The rows of one (slot, KV head).
 class PagedRows {

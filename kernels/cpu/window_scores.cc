@@ -1,19 +1,15 @@
 #include <algorithm>
 
-#include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/views.h"
+#include "kernels/op_checks.h"
+#include "kernels/views.h"
 
 namespace sluice {
 
 void CpuOps::WindowScores(const WindowScoresArgs& a) {
+  CheckWindowScores(a);
   const int64_t window = a.q.shape[0], q_heads = a.q.shape[1], d = a.q.shape[2];
   const int64_t kv_heads = a.k.shape[0], len = a.k.shape[1], prefix = len - window;
-  SLUICE_CHECK(a.q.rank == 3 && a.k.rank == 3 && kv_heads > 0 && q_heads % kv_heads == 0 && prefix >= 0);
-  SLUICE_CHECK(d % 16 == 0 && Is(a.q, DType::kF32, {window, q_heads, d}) && a.q.stride[1] == d);
-  SLUICE_CHECK(IsKvDType(a.k.dtype) && Is(a.k, a.k.dtype, {kv_heads, len, d}));
-  SLUICE_CHECK(Is(a.lse, DType::kF32, {q_heads, window}) && Is(a.scores, DType::kF32, {kv_heads, prefix}));
-  if (a.sliding_window > 0) SLUICE_CHECK(Is(a.positions, DType::kI32, {kv_heads, len}));
   if (prefix == 0) return;
 
   const int group = static_cast<int>(q_heads / kv_heads);

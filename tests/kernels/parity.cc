@@ -1,7 +1,9 @@
 #include "tests/kernels/parity.h"
 
+#include "common/base/status.h"
 #include "kernels/cpu/bf16.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/cuda_backend.h"
 
 namespace sluice {
 namespace {
@@ -35,11 +37,29 @@ std::vector<BackendCase> AllBackends() {
       cases.push_back(c);
     }
   }
+  for (DType dtype : {DType::kBF16, DType::kF32}) {
+    BackendCase c;
+    c.name = dtype == DType::kBF16 ? "cuda_bf16kv" : "cuda_f32kv";
+    c.make = [] { return NewCudaBackend(0); };
+    c.kv_dtype = dtype;
+    c.rounds_activations = true;
+    c.equal_rows = 8;
+    if (dtype == DType::kBF16) {
+      // Tensor cores: q and weights are bf16 in Attention, two bf16 parts each (16 bits) in decode; their f32
+      // sums are cut, not rounded.
+      c.rounds_queries = true;
+      c.score_error = std::ldexp(1, -18);
+      c.weight_error = std::ldexp(1, -9);
+      c.decode_error = std::ldexp(1, -15);
+    }
+    cases.push_back(c);
+  }
   return cases;
 }
 
 void ParityTest::SetUp() {
   auto made = GetParam().make();
+  if (absl::IsFailedPrecondition(made.status())) GTEST_SKIP() << made.status().message();
   ASSERT_TRUE(made.ok()) << made.status();
   backend_ = *std::move(made);
   ops_ = backend_->NewOps();
@@ -62,6 +82,14 @@ void ParityTest::Upload(const Tensor& t) {
   const std::vector<char>& host = t.memory_->host;
   ops_->CopyIn(host.data(), TensorView::Contiguous(t.memory_->device.data(), DType::kBF16,
                                                    {static_cast<int64_t>(host.size() / 2)}));
+}
+
+void ParityTest::RoundOnHost(const Tensor& t) {
+  SLUICE_CHECK(t.host.dtype == DType::kF32 && t.host.rank == 2);
+  for (int64_t i = 0; i < t.host.shape[0]; ++i)
+    for (int64_t j = 0; j < t.host.shape[1]; ++j)
+      reference::Set(t.host, Bf16ToFloat(RoundToBf16(static_cast<float>(reference::Get(t.host, i, j)))), i,
+                     j);
 }
 
 Tensor ParityTest::Random(DType dtype, std::initializer_list<int64_t> shape, float scale) {

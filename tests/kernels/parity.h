@@ -26,6 +26,11 @@ struct BackendCase {
   std::function<absl::StatusOr<std::unique_ptr<Backend>>()> make;
   DType kv_dtype = DType::kBF16;
   bool rounds_activations = false;  // MatMul rounds x to bf16
+  bool rounds_queries = false;      // Attention and WindowScores round q to bf16
+  int equal_rows = 1 << 30;         // a MatMul row is the same, bit for bit, in calls of up to so many rows
+  // What attention may be off by beyond f32 arithmetic: a scaled score, a weight relatively (Attention), and
+  // both together (decode). 0 where everything is f32.
+  double score_error = 0, weight_error = 0, decode_error = 0;
 };
 inline void PrintTo(const BackendCase& c, std::ostream* os) { *os << c.name; }
 
@@ -41,6 +46,17 @@ inline double SumTolerance(double n, double m) { return 4 * std::ldexp(1, -24) *
 // SumTolerance(d, 1/sqrt(d)) = 4 u sqrt(d), and its exp by as much, relatively; outputs are averages of
 // values of size 1, so they move no more than that, plus 2e-7 of the exp itself.
 inline double AttentionTolerance(int head_dim) { return 4 * std::ldexp(1, -24) * std::sqrt(head_dim) + 4e-7; }
+// With weights that are off by weight_error relatively, an average of values of size 1 moves by as much as
+// the mean size of the values; three is never reached by the values of a test.
+inline double AttentionTolerance(const BackendCase& c, int head_dim) {
+  return AttentionTolerance(head_dim) + c.score_error + 3 * c.weight_error;
+}
+inline double ScoreTolerance(const BackendCase& c, int head_dim) {
+  return AttentionTolerance(head_dim) + c.score_error;
+}
+inline double DecodeTolerance(const BackendCase& c, int head_dim) {
+  return AttentionTolerance(head_dim) + c.decode_error;
+}
 // One or two roundings and an exp, relative to values of size m.
 inline double ElementTolerance(double m) { return 8 * std::ldexp(1, -24) * m; }
 
@@ -100,6 +116,8 @@ class ParityTest : public testing::TestWithParam<BackendCase> {
   // A weight matrix: f32 host values that are exact in bf16, and its packed form.
   std::pair<Tensor, std::unique_ptr<Matrix>> RandomMatrix(int64_t rows, int64_t cols);
   void Upload(const Tensor& tensor);  // the whole allocation, after host values changed
+  // The host side as a backend sees it that rounds its inputs to bf16.
+  static void RoundOnHost(const Tensor& tensor);
 
   // Syncs, then compares the whole allocation against the host's.
   void ExpectSame(const Tensor& tensor, double tolerance, const std::string& what = "");

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/limits.h"
+
 namespace sluice {
 
 constexpr int kPanelRows = 16;  // outputs of a weight panel
@@ -65,7 +67,6 @@ struct WindowScoresBlock {
   float* scores;  // at key 0
 };
 
-constexpr int kMaxGroup = 64;  // query heads of a KV head
 constexpr int kRowBlock = 64;  // rows that one step of AttendRows takes
 
 // State of an online softmax over one part of a decode query group; o is not yet divided by l.

@@ -1,4 +1,4 @@
-// Role: what CPU ops ask of their views. A wrong shape is a bug of the caller: SLUICE_CHECK(Is(...)).
+// Role: what ops ask of their views, on every backend. A wrong shape is a bug of the caller: SLUICE_CHECK(Is(...)).
 #pragma once
 
 #include <cstdint>

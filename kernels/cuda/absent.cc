@@ -1,0 +1,12 @@
+// The CUDA backend of a build without CUDA.
+#include "kernels/cuda/cuda_backend.h"
+
+namespace sluice {
+
+absl::StatusOr<int> CountCudaDevices() {
+  return absl::FailedPreconditionError("this build has no CUDA: configure where nvcc 13 is found");
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int) { return CountCudaDevices().status(); }
+
+}  // namespace sluice

@@ -1,0 +1,193 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/round.h"
+#include "kernels/cuda/row_matrix.h"
+
+namespace sluice {
+namespace {
+
+#define SLUICE_CUDA_RETURN_IF_ERROR(call) SLUICE_RETURN_IF_ERROR(CudaStatus(call, #call))
+
+absl::StatusOr<Buffer> AllocateOn(int device, size_t bytes) {
+  void* data = nullptr;
+  cudaError_t error = cudaSetDevice(device);
+  if (error == cudaSuccess) error = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return CudaStatus(error, absl::StrCat("device memory, ", bytes, " bytes"));
+  }
+  return Buffer(data, bytes, [device](void* p) {
+    cudaSetDevice(device);
+    cudaFree(p);
+  });
+}
+
+// The way of weights to the device: f32 rows are read straight into page-locked memory, copied, and rounded
+// on the GPU, one half while the other is read. One matrix at a time.
+class LoadLane {
+ public:
+  static absl::StatusOr<std::unique_ptr<LoadLane>> Create(int device) {
+    auto lane = std::unique_ptr<LoadLane>(new LoadLane());
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device));
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&lane->stream_, cudaStreamNonBlocking));
+    for (Half& half : lane->halves_) {
+      SLUICE_CUDA_RETURN_IF_ERROR(cudaEventCreateWithFlags(&half.done, cudaEventDisableTiming));
+      SLUICE_RETURN_IF_ERROR(half.Reserve(kHalfBytes));
+    }
+    return lane;
+  }
+  ~LoadLane() {
+    for (Half& half : halves_) {
+      if (half.done != nullptr) cudaEventDestroy(half.done);
+      half.Release();
+    }
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  absl::Status Load(int64_t rows, int64_t cols, const Backend::ReadRows& read, void* out) {
+    absl::Status status = Pump(rows, cols, read, out);
+    absl::Status end = CudaStatus(cudaStreamSynchronize(stream_), "load weights");
+    return status.ok() ? end : status;
+  }
+
+ private:
+  static constexpr size_t kHalfBytes = size_t{8} << 20;
+  struct Half {
+    float* pinned = nullptr;
+    float* device = nullptr;
+    size_t bytes = 0;
+    cudaEvent_t done = nullptr;  // the GPU has read both
+
+    absl::Status Reserve(size_t n) {
+      if (n <= bytes) return absl::OkStatus();
+      Release();
+      SLUICE_CUDA_RETURN_IF_ERROR(cudaMallocHost(&pinned, n));
+      SLUICE_CUDA_RETURN_IF_ERROR(cudaMalloc(&device, n));
+      bytes = n;
+      return absl::OkStatus();
+    }
+    void Release() {
+      if (pinned != nullptr) cudaFreeHost(pinned);
+      if (device != nullptr) cudaFree(device);
+      pinned = device = nullptr;
+      bytes = 0;
+    }
+  };
+  LoadLane() = default;
+
+  absl::Status Pump(int64_t rows, int64_t cols, const Backend::ReadRows& read, void* out) {
+    const int64_t row_bytes = cols * static_cast<int64_t>(sizeof(float)), stride = RowMatrix::StrideOf(cols);
+    const int64_t step = std::max<int64_t>(1, static_cast<int64_t>(kHalfBytes) / row_bytes);
+    for (int64_t begin = 0, i = 0; begin < rows; begin += step, ++i) {
+      Half& half = halves_[i % 2];
+      const int64_t end = std::min(begin + step, rows);
+      SLUICE_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(half.done));
+      SLUICE_RETURN_IF_ERROR(half.Reserve((end - begin) * row_bytes));
+      SLUICE_RETURN_IF_ERROR(read(begin, end, half.pinned));
+      SLUICE_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(half.device, half.pinned, (end - begin) * row_bytes,
+                                                  cudaMemcpyHostToDevice, stream_));
+      RoundToBf16Rows(half.device, cols, end - begin, cols, static_cast<uint16_t*>(out) + begin * stride,
+                      stride, stream_);
+      SLUICE_CUDA_RETURN_IF_ERROR(cudaGetLastError());
+      SLUICE_CUDA_RETURN_IF_ERROR(cudaEventRecord(half.done, stream_));
+    }
+    return absl::OkStatus();
+  }
+
+  cudaStream_t stream_ = nullptr;
+  Half halves_[2];
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(CudaDevice device, std::string name) : device_(std::move(device)), name_(std::move(name)) {}
+
+  std::string description() const override {
+    return absl::StrCat("cuda:", device_.index, ", ", name_, ", ", device_.n_sms, " multiprocessors");
+  }
+  DeviceMemory memory() const override {
+    DeviceMemory memory;
+    if (cudaSetDevice(device_.index) == cudaSuccess)
+      cudaMemGetInfo(&memory.available_bytes, &memory.total_bytes);
+    return memory;
+  }
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override { return AllocateOn(device_.index, bytes); }
+
+  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
+                                                     const ReadRows& read) override {
+    SLUICE_CHECK(rows > 0 && cols > 0);
+    SLUICE_ASSIGN_OR_RETURN(Buffer memory, Allocate(rows * RowMatrix::StrideOf(cols) * sizeof(uint16_t)));
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<LoadLane> lane, TakeLane());
+    SLUICE_RETURN_IF_ERROR(lane->Load(rows, cols, read, memory.data()));
+    {
+      MutexLock lock(&mu_);
+      lanes_.push_back(std::move(lane));
+    }
+    return std::unique_ptr<Matrix>(std::make_unique<RowMatrix>(rows, cols, std::move(memory)));
+  }
+
+  std::unique_ptr<Ops> NewOps() override { return std::make_unique<CudaOps>(device_); }
+
+ private:
+  absl::StatusOr<std::unique_ptr<LoadLane>> TakeLane() {
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_.index));
+    {
+      MutexLock lock(&mu_);
+      if (!lanes_.empty()) {
+        std::unique_ptr<LoadLane> lane = std::move(lanes_.back());
+        lanes_.pop_back();
+        return lane;
+      }
+    }
+    return LoadLane::Create(device_.index);
+  }
+
+  const CudaDevice device_;
+  const std::string name_;
+  Mutex mu_;
+  std::vector<std::unique_ptr<LoadLane>> lanes_ ABSL_GUARDED_BY(mu_);  // as many as load at once
+};
+
+}  // namespace
+
+absl::StatusOr<int> CountCudaDevices() {
+  int n = 0;
+  if (cudaError_t error = cudaGetDeviceCount(&n); error != cudaSuccess) {
+    cudaGetLastError();
+    return absl::FailedPreconditionError(absl::StrCat("no GPU: ", cudaGetErrorString(error)));
+  }
+  if (n == 0) return absl::FailedPreconditionError("no GPU: the driver shows none");
+  return n;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int index) {
+  SLUICE_ASSIGN_OR_RETURN(const int n, CountCudaDevices());
+  if (index < 0 || index >= n)
+    return absl::FailedPreconditionError(absl::StrCat("cuda:", index, ": this machine has ", n, " GPUs"));
+  cudaDeviceProp properties;
+  SLUICE_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, index));
+  if (properties.major != 9 || properties.minor != 0)
+    return absl::FailedPreconditionError(
+        absl::StrCat("cuda:", index, " is a ", properties.name, " of compute capability ", properties.major,
+                     ".", properties.minor, "; kernels are compiled for 9.0 (H100, H200)"));
+  CudaDevice device;
+  device.index = index;
+  device.n_sms = properties.multiProcessorCount;
+  SLUICE_ASSIGN_OR_RETURN(device.cublas, CublasLt::Load());
+  SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(index));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(device, properties.name));
+}
+
+}  // namespace sluice

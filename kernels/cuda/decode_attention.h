@@ -1,0 +1,34 @@
+// Role: attention of one query per sequence over rows of its paged cache: all rows, or rows chosen on the
+// GPU. Rows are cut into parts at boundaries that depend on their number only, so that an entry does not
+// depend on its batch; the block that finishes last merges the parts in ascending order. Threads: those of
+// its queue.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/paged_cache.cuh"
+
+namespace sluice {
+
+struct DecodeArgs {
+  PagedCache cache;
+  DType dtype;
+  const float* q;  // [batch, heads * group, d]
+  int64_t q_stride;
+  float* out;  // as q
+  int64_t out_stride;
+  int batch, group;
+  float* partials;                  // DecodeScratchFloats
+  unsigned* counters;               // [batch * heads], zero before and after
+  int first_entry = 0;              // of cache.slots, q and out
+  const int32_t* chosen = nullptr;  // places [batch * heads, chosen_stride]; null: all rows
+  const int32_t* n_chosen = nullptr;
+  int64_t chosen_stride = 0;
+};
+
+int64_t DecodeScratchFloats(int batch, int heads, int group, int d);
+void DecodeAttention(const DecodeArgs& args, cudaStream_t stream);
+
+}  // namespace sluice

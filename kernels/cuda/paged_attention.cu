@@ -1,0 +1,31 @@
+#include "common/base/status.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/op_checks.h"
+
+namespace sluice {
+
+void CudaOps::PagedAttention(TensorView q, const PagedKv& cache, TensorView out) {
+  CheckDecode(q, cache, out);
+  const int batch = static_cast<int>(q.shape[0]), heads = cache.n_kv_heads;
+  const int group = static_cast<int>(q.shape[1]) / heads;
+  if (batch == 0) return;
+  Begin();
+  char* partials = Reserve(DecodeScratchFloats(batch, heads, group, cache.head_dim) * sizeof(float));
+  unsigned* counters = Counters(int64_t{batch} * heads);
+  if (partials == nullptr || counters == nullptr) return;
+  const DecodeArgs args = {PagedCache(cache),
+                           cache.dtype,
+                           q.as<float>(),
+                           q.stride[0],
+                           out.as<float>(),
+                           out.stride[0],
+                           batch,
+                           group,
+                           reinterpret_cast<float*>(partials),
+                           counters};
+  DecodeAttention(args, stream_);
+  Launched("PagedAttention");
+}
+
+}  // namespace sluice

@@ -1,0 +1,17 @@
+// Role: from the name of a device to its backend: the one place that knows all of them.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace sluice {
+
+// device: "cpu", "cuda" (the first GPU), "cuda:<index>", or "auto": the first GPU, or the CPU where there is
+// none. InvalidArgument: another name; FailedPrecondition: the machine lacks it.
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device, const CpuOptions& cpu);
+
+}  // namespace sluice
