@@ -1,111 +1,114 @@
-// Speed of the CPU kernels beside what the machine can do: kernel_bench [isa] [threads] [only these:
-// substring]. Every line is the best of several runs; percentages are of the read bandwidth or the f32
-// multiply-add rate measured in the same process.
+// Speed of the kernels beside what the device can do: kernel_bench [isa] [threads] [only these: substring],
+// or kernel_bench cuda [substring]. Percentages are of the read bandwidth or the arithmetic rate measured in
+// the same process.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/cpu_backend.h"
-#include "tests/bench/ceilings.h"
+#include "tests/bench/bench_device.h"
 
 namespace sluice {
 namespace {
 
+// Names that fit, inputs, and a line of output per kernel.
 class Bench {
  public:
-  Bench(CpuIsa isa, int threads, std::string only) : threads_(threads), only_(std::move(only)) {
-    CpuOptions options;
-    options.isa = isa;
-    options.threads = threads;
-    backend_ = NewCpuBackend(options).value();
-    ops_ = backend_->NewOps();
-    bandwidth_ = MeasureReadBandwidth(threads);
-    fma_rate_ = MeasureFmaRate(threads, isa != CpuIsa::kAvx2);
-    std::printf("%s: read %.1f GB/s, f32 multiply-add %.1f GF/s\n", backend_->description().c_str(),
-                bandwidth_ / 1e9, fma_rate_ / 1e9);
+  Bench(std::unique_ptr<BenchDevice> device, std::string only)
+      : device_(std::move(device)), only_(std::move(only)) {
+    uint32_t state = 1;
+    for (float& x : noise_) x = (state = state * 1664525u + 1013904223u) / 4294967296.f - 0.5f;
+    std::printf("%s: %s\n", device_->backend().description().c_str(), device_->ceilings().c_str());
   }
 
-  Ops& ops() { return *ops_; }
+  Ops& ops() { return device_->ops(); }
+  double cache_bytes() const { return static_cast<double>(device_->cache_bytes()); }
   bool wants(const std::string& name) const { return name.find(only_) != std::string::npos; }
 
+  Buffer Empty(size_t bytes) { return device_->backend().Allocate(bytes).value(); }
   Buffer Filled(size_t floats) {
-    Buffer buffer = backend_->Allocate(floats * sizeof(float)).value();
-    float* x = static_cast<float*>(buffer.data());
-    uint32_t state = 1;
-    for (size_t i = 0; i < floats; ++i) x[i] = (state = state * 1664525u + 1013904223u) / 4294967296.f - 0.5f;
+    Buffer buffer = Empty(floats * sizeof(float));
+    for (size_t at = 0; at < floats; at += noise_.size()) {
+      const size_t n = std::min(noise_.size(), floats - at);
+      ops().CopyIn(noise_.data(), TensorView::Contiguous(static_cast<float*>(buffer.data()) + at, DType::kF32,
+                                                         {static_cast<int64_t>(n)}));
+    }
     return buffer;
   }
-  // bf16 values in [1, 2) or of either sign.
+  // bf16 values in [1, 2) of either sign.
   Buffer FilledBf16(size_t n) {
-    Buffer buffer = backend_->Allocate(n * 2).value();
-    uint16_t* x = static_cast<uint16_t*>(buffer.data());
-    uint32_t state = 1;
-    for (size_t i = 0; i < n; ++i) {
-      state = state * 1664525u + 1013904223u;
-      x[i] = static_cast<uint16_t>(0x3f80 | (state >> 16 & 0x807f));
-    }
+    std::vector<uint16_t> values(std::min<size_t>(n, 1 << 22));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] =
+          static_cast<uint16_t>(0x3f80 | (static_cast<int>(noise_[i % noise_.size()] * 65536) & 0x807f));
+    Buffer buffer = Empty(n * 2);
+    for (size_t at = 0; at < n; at += values.size())
+      ops().CopyIn(values.data(),
+                   TensorView::Contiguous(static_cast<uint16_t*>(buffer.data()) + at, DType::kBF16,
+                                          {static_cast<int64_t>(std::min(values.size(), n - at))}));
+    return buffer;
+  }
+  Buffer Ints(const std::vector<int32_t>& values) {
+    Buffer buffer = Empty(values.size() * 4);
+    ops().CopyIn(values.data(), buffer.View(DType::kI32, {static_cast<int64_t>(values.size())}));
     return buffer;
   }
   std::unique_ptr<Matrix> RandomMatrix(int rows, int cols) {
-    uint32_t state = 1;
-    return backend_
-        ->PackMatrix(rows, cols,
-                     [&](int64_t begin, int64_t end, float* out) {
-                       for (int64_t i = 0; i < (end - begin) * cols; ++i)
-                         out[i] = (state = state * 1664525u + 1013904223u) / 4294967296.f - 0.5f;
-                       return absl::OkStatus();
-                     })
+    size_t at = 0;
+    return device_->backend()
+        .PackMatrix(rows, cols,
+                    [&](int64_t begin, int64_t end, float* out) {
+                      for (int64_t left = (end - begin) * cols; left > 0;) {
+                        const int64_t n = std::min<int64_t>(left, noise_.size() - at);
+                        std::memcpy(out, noise_.data() + at, n * sizeof(float));
+                        out += n;
+                        left -= n;
+                        at = (at + n) % noise_.size();
+                      }
+                      return absl::OkStatus();
+                    })
         .value();
   }
 
-  // The shortest of many runs of body, within half a second or so.
-  double Time(const std::function<void()>& body) {
-    body();
-    double best = 1e30, begin = BenchSeconds(threads_);
-    for (int i = 0; i < 3 || (BenchSeconds(threads_) - begin < 0.7 && i < 2000); ++i) {
-      const double start = BenchSeconds(threads_);
-      body();
-      best = std::min(best, BenchSeconds(threads_) - start);
-    }
-    return best;
-  }
+  double Time(const std::function<void()>& body) { return device_->Time(body); }
   void PrintBytes(const std::string& name, double seconds, double bytes) {
     std::printf("%-46s %10.1f us %7.1f GB/s  %3.0f %%\n", name.c_str(), seconds * 1e6, bytes / seconds / 1e9,
-                100 * bytes / seconds / bandwidth_);
+                100 * bytes / seconds / device_->bandwidth());
   }
   void PrintFlops(const std::string& name, double seconds, double flops) {
     std::printf("%-46s %10.1f us %7.1f GF/s  %3.0f %%\n", name.c_str(), seconds * 1e6, flops / seconds / 1e9,
-                100 * flops / seconds / fma_rate_);
+                100 * flops / seconds / device_->flops());
   }
   void PrintTime(const std::string& name, double seconds) {
     std::printf("%-46s %10.1f us\n", name.c_str(), seconds * 1e6);
   }
 
  private:
-  const int threads_;
+  const std::unique_ptr<BenchDevice> device_;
   const std::string only_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Ops> ops_;
-  double bandwidth_, fma_rate_;
+  std::vector<float> noise_ = std::vector<float>((1 << 20) + 7);
 };
 
+using Pairs = std::vector<std::pair<int, int>>;
+
 // Enough copies of a matrix that none stays in the caches.
-void BenchGemv(Bench& b) {
-  for (auto [rows, cols] : {std::pair{1152, 896}, {9728, 896}, {896, 4864}, {3072, 576}, {151936, 896}}) {
+void BenchGemv(Bench& b, const Pairs& shapes, const std::vector<int>& counts) {
+  for (auto [rows, cols] : shapes) {
+    if (!b.wants("gemv " + std::to_string(rows) + "x" + std::to_string(cols))) continue;
     const double bytes = 2.0 * rows * cols;
     std::vector<std::unique_ptr<Matrix>> copies;
-    for (double total = 0; total < 200e6; total += bytes) copies.push_back(b.RandomMatrix(rows, cols));
-    for (int n : {1, 2, 4}) {
+    for (double total = 0; total < b.cache_bytes(); total += bytes)
+      copies.push_back(b.RandomMatrix(rows, cols));
+    for (int n : counts) {
       const std::string name =
           "gemv " + std::to_string(rows) + "x" + std::to_string(cols) + " n " + std::to_string(n);
-      if (!b.wants(name)) continue;
-      Buffer x = b.Filled(n * cols), out = b.Filled(size_t{1} * n * rows);
+      Buffer x = b.Filled(n * cols), out = b.Empty(4ul * n * rows);
       const double seconds = b.Time([&] {
         for (auto& w : copies)
           b.ops().MatMul(x.View(DType::kF32, {n, cols}), *w, TensorView(), false,
@@ -116,15 +119,14 @@ void BenchGemv(Bench& b) {
   }
 }
 
-void BenchGemm(Bench& b) {
-  for (auto [rows, cols] :
-       {std::pair{1536, 576}, {4864, 896}, {9728, 896}, {896, 4864}, {1536, 384}, {4096, 4096}}) {
+void BenchGemm(Bench& b, const Pairs& shapes, const std::vector<int>& counts) {
+  for (auto [rows, cols] : shapes) {
+    if (!b.wants("gemm " + std::to_string(rows) + "x" + std::to_string(cols))) continue;
     auto w = b.RandomMatrix(rows, cols);
-    for (int n : {8, 16, 33, 64, 512}) {
+    for (int n : counts) {
       const std::string name =
           "gemm " + std::to_string(rows) + "x" + std::to_string(cols) + " n " + std::to_string(n);
-      if (!b.wants(name)) continue;
-      Buffer x = b.Filled(n * cols), out = b.Filled(n * rows);
+      Buffer x = b.Filled(size_t{1} * n * cols), out = b.Empty(size_t{4} * n * rows);
       b.PrintFlops(name, b.Time([&] {
         b.ops().MatMul(x.View(DType::kF32, {n, cols}), *w, TensorView(), false,
                        out.View(DType::kF32, {n, rows}));
@@ -134,20 +136,15 @@ void BenchGemm(Bench& b) {
   }
 }
 
-void BenchAttention(Bench& b) {
-  struct Shape {
-    int q, kv, d, n, len;
-  };
-  for (Shape s : {Shape{6, 2, 64, 64, 1024},
-                  {14, 2, 64, 512, 512},
-                  {14, 2, 64, 2048, 2048},
-                  {14, 2, 64, 512, 8192},
-                  {9, 3, 64, 2048, 2048},
-                  {6, 2, 64, 512, 8192},
-                  {32, 8, 128, 512, 4096}}) {
+struct PrefillShape {
+  int q, kv, d, n, len;
+};
+
+void BenchAttention(Bench& b, const std::vector<PrefillShape>& shapes) {
+  for (const PrefillShape& s : shapes) {
     const std::string heads = std::to_string(s.q) + "/" + std::to_string(s.kv) + "x" + std::to_string(s.d) +
                               " n " + std::to_string(s.n) + " of " + std::to_string(s.len);
-    Buffer q = b.Filled(size_t{1} * s.n * s.q * s.d), out = b.Filled(size_t{1} * s.n * s.q * s.d);
+    Buffer q = b.Filled(size_t{1} * s.n * s.q * s.d), out = b.Empty(size_t{4} * s.n * s.q * s.d);
     Buffer k = b.FilledBf16(size_t{1} * s.kv * s.len * s.d), v = b.FilledBf16(size_t{1} * s.kv * s.len * s.d);
     const int window = 32;
     Buffer lse = b.Filled(s.q * window), scores = b.Filled(s.kv * s.len);
@@ -176,74 +173,119 @@ void BenchAttention(Bench& b) {
   }
 }
 
-void BenchSelect(Bench& b) {
+void BenchSelect(Bench& b, int heads) {
   for (int n : {8192, 131072}) {
-    Buffer scores = b.Filled(2 * n), out = b.Filled(2 * n), rows = b.Filled(2 * n);
-    const TensorView view = scores.View(DType::kF32, {2, n}), to = out.View(DType::kF32, {2, n});
-    const std::string size = " 2x" + std::to_string(n);
+    Buffer scores = b.Filled(heads * n), out = b.Empty(4ul * heads * n), rows = b.Empty(4ul * heads * n);
+    const TensorView view = scores.View(DType::kF32, {heads, n}), to = out.View(DType::kF32, {heads, n});
+    const std::string size = " " + std::to_string(heads) + "x" + std::to_string(n);
     if (b.wants("pool max 63" + size))
       b.PrintTime("pool max 63" + size, b.Time([&] { b.ops().Pool(view, {Pooling::kMax, 63}, to); }));
     if (b.wants("pool fading" + size))
       b.PrintTime("pool fading" + size, b.Time([&] { b.ops().Pool(view, {Pooling::kFading}, to); }));
     if (b.wants("select_top" + size))
       b.PrintTime("select_top" + size, b.Time([&] {
-        b.ops().SelectTop(view, n / 5, 32, rows.View(DType::kI32, {2, n / 5 + 32}));
+        b.ops().SelectTop(view, n / 5, 32, rows.View(DType::kI32, {heads, n / 5 + 32}));
       }));
   }
 }
 
-void BenchDecode(Bench& b) {
-  struct Shape {
-    int q, kv, d, batch, len, page, channels, tokens;
-  };
-  // Dense over len rows; hybrid over the rows that stage one keeps of len at t = 512.
-  for (Shape s : {Shape{14, 2, 64, 1, 8192, 3, 40, 256},
-                  {14, 2, 64, 4, 8192, 3, 40, 256},
-                  {14, 2, 64, 1, 32768, 3, 31, 256},
-                  {6, 2, 64, 1, 8192, 3, 40, 256},
-                  {32, 8, 128, 1, 8192, 3, 80, 256}}) {
+// Dense over len rows; hybrid over the rows that stage one keeps of len at t = 512, with this page size, this
+// many channels and tokens.
+struct DecodeShape {
+  int q, kv, d, batch, len, page, channels, tokens;
+};
+
+void BenchDecode(Bench& b, const std::vector<DecodeShape>& shapes) {
+  for (const DecodeShape& s : shapes) {
     const std::string shape = " " + std::to_string(s.q) + "/" + std::to_string(s.kv) + "x" +
                               std::to_string(s.d) + " batch " + std::to_string(s.batch) + " of " +
                               std::to_string(s.len);
     if (!b.wants("decode" + shape)) continue;
     const int max_pages = (s.len + 63) / 64, n_pages = s.batch * s.kv * max_pages;
-    constexpr int kCopies = 4;  // layers, so that nothing stays in the caches
     const size_t page_values = size_t{2} * 64 * s.d;
-    Buffer pages = b.FilledBf16(kCopies * n_pages * page_values),
-           chunks = b.FilledBf16(kCopies * n_pages * page_values);
-    std::vector<int> table(n_pages), slots(s.batch), kept(s.batch * s.kv, s.len), hsa;
-    std::iota(table.begin(), table.end(), 0);
-    std::iota(slots.begin(), slots.end(), 0);
-    for (int i = 0; i < s.batch; ++i) hsa.insert(hsa.end(), {s.page, s.channels, s.tokens});
-    Buffer q = b.Filled(s.batch * s.q * s.d), out = b.Filled(s.batch * s.q * s.d);
+    // Layers, so that nothing stays in the caches.
+    const int copies = std::max(4, static_cast<int>(b.cache_bytes() / (n_pages * page_values * 2)));
+    Buffer pages = b.FilledBf16(copies * n_pages * page_values),
+           chunks = b.FilledBf16(copies * n_pages * page_values);
+    std::vector<int> entries(n_pages), slot_ids(s.batch), settings;
+    std::iota(entries.begin(), entries.end(), 0);
+    std::iota(slot_ids.begin(), slot_ids.end(), 0);
+    for (int i = 0; i < s.batch; ++i) settings.insert(settings.end(), {s.page, s.channels, s.tokens});
+    Buffer table = b.Ints(entries), slots = b.Ints(slot_ids), hsa = b.Ints(settings),
+           kept = b.Ints(std::vector<int>(s.batch * s.kv, s.len));
+    Buffer q = b.Filled(s.batch * s.q * s.d), out = b.Empty(4ul * s.batch * s.q * s.d);
     PagedKv cache;
     cache.n_kv_heads = s.kv;
     cache.head_dim = s.d;
-    cache.slots = TensorView::Contiguous(slots.data(), DType::kI32, {s.batch});
-    cache.page_table = TensorView::Contiguous(table.data(), DType::kI32, {s.batch, s.kv, max_pages});
+    cache.slots = slots.View(DType::kI32, {s.batch});
+    cache.page_table = table.View(DType::kI32, {s.batch, s.kv, max_pages});
     cache.chunk_table = cache.page_table;
-    cache.kept_len = TensorView::Contiguous(kept.data(), DType::kI32, {s.batch, s.kv});
-    cache.hsa = TensorView::Contiguous(hsa.data(), DType::kI32, {s.batch, 3});
+    cache.kept_len = kept.View(DType::kI32, {s.batch, s.kv});
+    cache.hsa = hsa.View(DType::kI32, {s.batch, 3});
     const TensorView q_view = q.View(DType::kF32, {s.batch, s.q, s.d}),
                      to = out.View(DType::kF32, {s.batch, s.q, s.d});
     auto layers = [&](auto op) {
       return b.Time([&] {
-        for (int i = 0; i < kCopies; ++i) {
+        for (int i = 0; i < copies; ++i) {
           cache.pages = static_cast<uint16_t*>(pages.data()) + i * n_pages * page_values;
           cache.chunks = static_cast<uint16_t*>(chunks.data()) + i * n_pages * page_values;
           op();
         }
-      }) / kCopies;
+      }) / copies;
     };
     const double dense = layers([&] { b.ops().PagedAttention(q_view, cache, to); });
     b.PrintBytes("decode" + shape + " dense", dense, 4.0 * s.batch * s.kv * s.d * s.len);
     const double c = s.len / 512.0, r = std::min(0.2 + 0.06 * std::log2(c), 0.8);
     const int stage_one = static_cast<int>(s.len / std::pow(c, r));
-    std::fill(kept.begin(), kept.end(), stage_one);
+    const std::vector<int> lengths(s.batch * s.kv, stage_one);
+    b.ops().CopyIn(lengths.data(), cache.kept_len);
     const double sparse = layers([&] { b.ops().HsaAttention(q_view, cache, to); });
     b.PrintBytes("decode" + shape + " hybrid (" + std::to_string(stage_one) + ")", sparse,
                  s.batch * s.kv * (2.0 * s.channels * stage_one / s.page + 4.0 * s.tokens * s.d));
   }
+}
+
+// Shapes of Qwen2.5-0.5B, SmolLM2-135M and needle-14m.
+void BenchCpuShapes(Bench& b) {
+  BenchGemv(b, {{1152, 896}, {9728, 896}, {896, 4864}, {3072, 576}, {151936, 896}}, {1, 2, 4});
+  BenchGemm(b, {{1536, 576}, {4864, 896}, {9728, 896}, {896, 4864}, {1536, 384}, {4096, 4096}},
+            {8, 16, 33, 64, 512});
+  BenchAttention(b, {{6, 2, 64, 64, 1024},
+                     {14, 2, 64, 512, 512},
+                     {14, 2, 64, 2048, 2048},
+                     {14, 2, 64, 512, 8192},
+                     {9, 3, 64, 2048, 2048},
+                     {6, 2, 64, 512, 8192},
+                     {32, 8, 128, 512, 4096}});
+  BenchSelect(b, 2);
+  BenchDecode(b, {{14, 2, 64, 1, 8192, 3, 40, 256},
+                  {14, 2, 64, 4, 8192, 3, 40, 256},
+                  {14, 2, 64, 1, 32768, 3, 31, 256},
+                  {6, 2, 64, 1, 8192, 3, 40, 256},
+                  {32, 8, 128, 1, 8192, 3, 80, 256}});
+}
+
+// Shapes of Llama-3.1-8B, then of Qwen2.5-0.5B and SmolLM2-135M.
+void BenchGpuShapes(Bench& b) {
+  BenchGemv(b, {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}}, {1, 2, 4, 8, 32});
+  BenchGemv(b, {{1152, 896}, {9728, 896}}, {1, 8});
+  BenchGemm(b, {{6144, 4096}, {28672, 4096}, {4096, 14336}}, {64, 256, 2048, 8192});
+  BenchAttention(b, {{32, 8, 128, 1024, 1024},
+                     {32, 8, 128, 8192, 8192},
+                     {32, 8, 128, 32768, 32768},
+                     {32, 8, 128, 4096, 131072},
+                     {14, 2, 64, 32768, 32768},
+                     {9, 3, 64, 8192, 8192}});
+  BenchSelect(b, 8);
+  BenchDecode(b, {{32, 8, 128, 1, 1024, 3, 80, 256},
+                  {32, 8, 128, 1, 8192, 3, 81, 256},
+                  {32, 8, 128, 1, 32768, 3, 62, 256},
+                  {32, 8, 128, 1, 131072, 3, 65, 256},
+                  {32, 8, 128, 8, 8192, 3, 81, 256},
+                  {32, 8, 128, 8, 32768, 3, 62, 256},
+                  {32, 8, 128, 32, 8192, 3, 81, 256},
+                  {14, 2, 64, 1, 32768, 3, 31, 256},
+                  {14, 2, 64, 8, 8192, 3, 40, 256}});
 }
 
 }  // namespace
@@ -251,18 +293,25 @@ void BenchDecode(Bench& b) {
 
 int main(int argc, char** argv) {
   using namespace sluice;
+  if (argc > 1 && std::string(argv[1]) == "cuda") {
+    auto device = NewCudaBench();
+    if (!device.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(device.status().message()).c_str());
+      return 1;
+    }
+    Bench bench(*std::move(device), argc > 2 ? argv[2] : "");
+    BenchGpuShapes(bench);
+    return 0;
+  }
   auto isa = argc > 1 ? ParseCpuIsa(argv[1]) : BestCpuIsa();
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
   if (!isa.ok() || !CpuSupports(*isa) || threads < 1) {
     std::fprintf(
         stderr,
-        "usage: kernel_bench [avx2|avx512|avx512_bf16, if this machine has it] [threads] [substring]\n");
+        "usage: kernel_bench cuda [substring]\n"
+        "       kernel_bench [avx2|avx512|avx512_bf16, if this machine has it] [threads] [substring]\n");
     return 1;
   }
-  Bench bench(*isa, threads, argc > 3 ? argv[3] : "");
-  BenchGemv(bench);
-  BenchGemm(bench);
-  BenchAttention(bench);
-  BenchSelect(bench);
-  BenchDecode(bench);
+  Bench bench(NewCpuBench(*isa, threads), argc > 3 ? argv[3] : "");
+  BenchCpuShapes(bench);
 }
