@@ -16,11 +16,11 @@ namespace {
 RequestRun::Planner PlannerOf(const ServedModel* model, std::string bytes, v1::ChatRequest) {
   auto request = std::make_shared<v1::ChatRequest>();
   RequestRun::Planner planner;
-  planner.check = [=, bytes = std::move(bytes)]() -> absl::StatusOr<RequestRun::SessionRef> {
+  planner.check = [=, bytes = std::move(bytes)]() -> absl::StatusOr<SessionRef> {
     SLUICE_RETURN_IF_ERROR(ParseRequest(bytes, request.get()));
     SLUICE_RETURN_IF_ERROR(CheckChat(*model, *request));
     const v1::SessionTurn& turn = request->session_turn();
-    RequestRun::SessionRef ref{turn.session_id(), std::nullopt};
+    SessionRef ref{turn.session_id(), std::nullopt};
     if (turn.has_parent_turn_id()) ref.parent_turn_id = turn.parent_turn_id();
     return ref;
   };
@@ -31,9 +31,9 @@ RequestRun::Planner PlannerOf(const ServedModel* model, std::string bytes, v1::C
 RequestRun::Planner PlannerOf(const ServedModel* model, std::string bytes, v1::CompleteRequest) {
   auto request = std::make_shared<v1::CompleteRequest>();
   RequestRun::Planner planner;
-  planner.check = [=, bytes = std::move(bytes)]() -> absl::StatusOr<RequestRun::SessionRef> {
+  planner.check = [=, bytes = std::move(bytes)]() -> absl::StatusOr<SessionRef> {
     SLUICE_RETURN_IF_ERROR(ParseRequest(bytes, request.get()));
-    return RequestRun::SessionRef{};
+    return SessionRef{};
   };
   planner.plan = [=](const SessionState*) { return PlanComplete(*model, *request); };
   return planner;

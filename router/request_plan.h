@@ -17,6 +17,8 @@
 
 namespace sluice {
 
+inline constexpr char kOwner[] = "";  // sessions have no owners before there is authentication
+
 // What a request gets that names no preset.
 inline constexpr char kSinglePreset[] = "sluice";
 inline constexpr char kSessionPreset[] = "sluice-mt";

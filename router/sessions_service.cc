@@ -12,7 +12,6 @@
 namespace sluice {
 namespace {
 
-constexpr char kOwner[] = "";
 constexpr int kDefaultPage = 50;
 
 int64_t NowMillis() { return absl::ToUnixMillis(absl::Now()); }
