@@ -6,21 +6,25 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "sluice/internal/v1/worker.grpc.pb.h"
 
 namespace sluice {
 namespace {
 
 constexpr absl::Duration kFirstLease = absl::Seconds(10);
-constexpr absl::Duration kReconnectPause = absl::Seconds(1);
-constexpr absl::Duration kPoll = absl::Milliseconds(100);
+// Between attempts, doubled while they fail: at start-up the router is there within moments.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
-// One life of the stream. The gRPC thread writes its fields under the mutex; the registration thread polls
+// One life of the stream. gRPC's threads write its fields under the mutex; the registration thread reads
 // them.
 class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, internal::v1::RegistryReply> {
  public:
-  Stream(internal::v1::WorkerRegistry::Stub* stub, internal::v1::WorkerReport first)
-      : report_(std::move(first)) {
+  // changed: called when failed(), registered() or lease() has changed, under the stream's mutex.
+  Stream(internal::v1::WorkerRegistry::Stub* stub, internal::v1::WorkerReport first,
+         std::function<void()> changed)
+      : changed_(std::move(changed)), report_(std::move(first)) {
     stub->async()->Register(&context_, this);
     AddHold();  // the registration thread writes until Close()
     StartRead(&reply_);
@@ -39,23 +43,26 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
     StartWrite(&report_);
   }
 
+  // Returns when gRPC has let go of the stream. Once.
   void Close() {
     {
       MutexLock lock(&mu_);
-      if (closed_) return;
       closed_ = true;
     }
     context_.TryCancel();
     RemoveHold();
+    MutexLock lock(&mu_);
+    while (!finished_) done_.WaitFor(&mu_, absl::Seconds(1));
   }
 
-  bool finished() const {
-    MutexLock lock(&mu_);
-    return finished_;
-  }
   bool failed() const {
     MutexLock lock(&mu_);
     return broken_;
+  }
+  // The router has answered.
+  bool registered() const {
+    MutexLock lock(&mu_);
+    return registered_;
   }
   absl::Duration lease() const {
     MutexLock lock(&mu_);
@@ -69,31 +76,39 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
   void OnReadDone(bool ok) override {
     {
       MutexLock lock(&mu_);
-      if (!ok) {
-        broken_ = true;
-        return;
-      }
+      if (!ok) return Break();
+      registered_ = true;
       if (reply_.lease_seconds() > 0) lease_ = absl::Seconds(reply_.lease_seconds());
+      changed_();
     }
     StartRead(&reply_);
   }
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
     writing_ = false;
-    if (!ok) broken_ = true;
+    if (!ok) Break();
   }
   void OnDone(const grpc::Status& status) override {
     MutexLock lock(&mu_);
     error_ = status.error_message();
     finished_ = true;
+    done_.NotifyAll();
   }
 
  private:
+  void Break() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    broken_ = true;
+    changed_();
+  }
+
+  const std::function<void()> changed_;
   grpc::ClientContext context_;
   internal::v1::WorkerReport report_;
   internal::v1::RegistryReply reply_;
   mutable Mutex mu_;
+  CondVar done_;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool registered_ ABSL_GUARDED_BY(mu_) = false;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
@@ -121,39 +136,45 @@ void WorkerRegistration::Stop() {
   thread_.Join();
 }
 
-void WorkerRegistration::Run() {
-  auto channel = grpc::CreateChannel(router_address_, grpc::InsecureChannelCredentials());
-  auto stub = internal::v1::WorkerRegistry::NewStub(channel);
-  auto stopped_after = [this](absl::Duration pause) {
-    MutexLock lock(&mu_);
-    if (!stopped_) wake_.WaitFor(&mu_, pause);
-    return stopped_;
-  };
+bool WorkerRegistration::Wait(absl::Time until) {
+  MutexLock lock(&mu_);
+  while (!stopped_ && !stream_changed_ && absl::Now() < until) wake_.WaitFor(&mu_, until - absl::Now());
+  stream_changed_ = false;
+  return !stopped_;
+}
 
+void WorkerRegistration::Run() {
+  absl::Duration pause = kFirstPause;
   std::string last_error;
-  while (!stopped_after(absl::ZeroDuration())) {
+  bool going_on = true;
+  while (going_on) {
+    // A channel of its own for each attempt: gRPC's backoff would add to our pause.
+    auto stub = internal::v1::WorkerRegistry::NewStub(
+        grpc::CreateChannel(router_address_, grpc::InsecureChannelCredentials()));
     internal::v1::WorkerReport first = identity_;
     *first.mutable_load() = load_();
-    Stream stream(stub.get(), std::move(first));
-    absl::Duration since_report;
-    bool stopping = false;
-    while (!stopping && !stream.failed()) {
-      stopping = stopped_after(kPoll);
-      since_report += kPoll;
-      if (since_report >= stream.lease() / 3) {
-        stream.Report(load_());
-        since_report = absl::ZeroDuration();
-        last_error.clear();
-      }
+    Stream stream(stub.get(), std::move(first), [this] {
+      MutexLock lock(&mu_);
+      stream_changed_ = true;
+      wake_.NotifyAll();
+    });
+    absl::Time reported = absl::Now();
+    while (going_on && !stream.failed()) {
+      going_on = Wait(reported + stream.lease() / 3);
+      if (absl::Now() < reported + stream.lease() / 3) continue;
+      stream.Report(load_());
+      reported = absl::Now();
     }
     stream.Close();
-    while (!stream.finished()) stopped_after(absl::Milliseconds(5));
-    if (stopping) return;
-    if (stream.error() != last_error) {
+    if (!going_on) return;
+    if (stream.registered()) pause = kFirstPause;
+    if (stream.registered() || stream.error() != last_error) {
       last_error = stream.error();
-      spdlog::warn("registration lost router={} error=\"{}\"", router_address_, last_error);
+      spdlog::warn("registration {} router={} error=\"{}\"", stream.registered() ? "lost" : "waits",
+                   router_address_, last_error);
     }
-    stopped_after(kReconnectPause);
+    for (absl::Time next = absl::Now() + pause; going_on && absl::Now() < next;) going_on = Wait(next);
+    pause = std::min(pause * 2, kLongestPause);
   }
 }
 

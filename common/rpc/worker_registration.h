@@ -1,12 +1,13 @@
 // Role: keeps a worker registered with the router: one stream is one lease. Reports identity first, then load
-// every third of the lease; reconnects for ever with a bounded pause. Threads: one of its own
-// ("registration"); Stop() and the destructor join it.
+// every third of the lease; tries again for ever, first after 50 ms, then after pauses that double up to 1 s.
+// Threads: one of its own ("registration"); Stop() and the destructor join it.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/base/thread.h"
 #include "sluice/internal/v1/worker.pb.h"
@@ -26,6 +27,8 @@ class WorkerRegistration {
 
  private:
   void Run();
+  // Until then, or a change of the stream. False: Stop was called.
+  bool Wait(absl::Time until);
 
   const std::string router_address_;
   const internal::v1::WorkerReport identity_;
@@ -33,6 +36,7 @@ class WorkerRegistration {
   Mutex mu_;
   CondVar wake_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool stream_changed_ ABSL_GUARDED_BY(mu_) = false;
   NamedThread thread_;
 };
 

@@ -42,6 +42,14 @@ int LoopbackSocket(int port, bool listen_there) {
 
 std::string At(int port) { return absl::StrCat("127.0.0.1:", port); }
 
+// A router that has just started is found at once.
+std::shared_ptr<grpc::Channel> ChannelTo(int port) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  return grpc::CreateCustomChannel(At(port), grpc::InsecureChannelCredentials(), arguments);
+}
+
 }  // namespace
 
 int FreePort() {
@@ -110,11 +118,11 @@ ProcessCluster::ProcessCluster(const Options& options) {
           options.worker_flags);
     }
   }
-  channel_ = grpc::CreateChannel(At(port), grpc::InsecureChannelCredentials());
+  channel_ = ChannelTo(port);
   inference_ = v1::Inference::NewStub(channel_);
   sessions_ = v1::Sessions::NewStub(channel_);
   models_ = v1::Models::NewStub(channel_);
-  admin_ = v1::Admin::NewStub(grpc::CreateChannel(At(admin), grpc::InsecureChannelCredentials()));
+  admin_ = v1::Admin::NewStub(ChannelTo(admin));
 }
 
 ProcessCluster::~ProcessCluster() {
