@@ -89,7 +89,7 @@ void Connection::SetDeadline(grpc::ClientContext* context) const {
 
 absl::Status Connection::Result(const grpc::Status& status, int signal) const {
   if (!status.ok() && signal != 0) return Interrupted();
-  return FromServer(FromGrpcStatus(status), address_, flag_);
+  return FromServer(FromGrpcStatus(status), address_, flag_, MadeByPeer(status));
 }
 
 absl::StatusOr<bool> Connection::Serving(const std::string& service, absl::Duration timeout) const {

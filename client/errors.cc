@@ -10,6 +10,7 @@ namespace {
 
 constexpr char kServerPayload[] = "sluice.client/server";
 constexpr char kFlagPayload[] = "sluice.client/flag";
+constexpr char kAnsweredPayload[] = "sluice.client/answered";
 
 struct FieldFlag {
   const char* field;  // as the server's messages name it
@@ -32,8 +33,8 @@ std::string Payload(const absl::Status& status, absl::string_view url) {
   return payload.has_value() ? std::string(*payload) : std::string();
 }
 
-std::string HintOf(const absl::Status& status, const std::string& reason, const std::string& server,
-                   const std::string& flag) {
+std::string HintOf(const absl::Status& status, const std::string& reason) {
+  const std::string flag = Payload(status, kFlagPayload);
   if (reason == "CONTEXT_LENGTH_EXCEEDED") return "shorten the document (--file) or start a new session";
   if (reason == "WORKER_LOST") return "a worker went away; the turn was not stored: ask again";
   for (const FieldFlag& known : kFieldFlags) {
@@ -41,8 +42,9 @@ std::string HintOf(const absl::Status& status, const std::string& reason, const 
   }
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
-      return absl::StrCat("is a router serving at ", server, "? Start one with: sluice up   or change ", flag,
-                          "; sluice doctor looks closer");
+      if (status.GetPayload(kAnsweredPayload).has_value()) return "sluice doctor tells what is missing";
+      return absl::StrCat("is a router serving at ", Payload(status, kServerPayload),
+                          "? Start one with: sluice up   or change ", flag, "; sluice doctor looks closer");
     case absl::StatusCode::kDeadlineExceeded:
       return "raise --timeout, or shorten the document or --max-tokens";
     case absl::StatusCode::kResourceExhausted:
@@ -60,10 +62,12 @@ std::string HintOf(const absl::Status& status, const std::string& reason, const 
 
 }  // namespace
 
-absl::Status FromServer(absl::Status status, absl::string_view address, absl::string_view flag) {
+absl::Status FromServer(absl::Status status, absl::string_view address, absl::string_view flag,
+                        bool answered) {
   if (status.ok()) return status;
   status.SetPayload(kServerPayload, absl::Cord(address));
   status.SetPayload(kFlagPayload, absl::Cord(flag));
+  if (answered) status.SetPayload(kAnsweredPayload, absl::Cord("yes"));
   return status;
 }
 
@@ -83,7 +87,7 @@ std::string DescribeError(const absl::Status& status) {
   if (auto delay = RetryAfterOf(status)) {
     absl::StrAppend(&text, "\n  try again after: ", absl::FormatDuration(*delay));
   }
-  const std::string hint = HintOf(status, reason, server, Payload(status, kFlagPayload));
+  const std::string hint = HintOf(status, reason);
   if (!hint.empty()) absl::StrAppend(&text, "\n  ", hint);
   return text;
 }

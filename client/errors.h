@@ -9,8 +9,10 @@
 
 namespace sluice {
 
-// Marks `status` as an answer of, or a failure to reach, the server at `address`, which `flag` names.
-absl::Status FromServer(absl::Status status, absl::string_view address, absl::string_view flag);
+// Marks `status` as the answer of the server at `address`, which `flag` names; answered false: as a failure
+// to reach it.
+absl::Status FromServer(absl::Status status, absl::string_view address, absl::string_view flag,
+                        bool answered);
 
 // Ctrl-C or SIGTERM ended the command.
 absl::Status Interrupted();

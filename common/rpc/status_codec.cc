@@ -98,7 +98,6 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
     detail->set_type_url(std::string(url));
     detail->set_value(std::string(payload));
   });
-  if (details.details().empty()) return grpc::Status(code, message);
   return grpc::Status(code, message, details.SerializeAsString());
 }
 

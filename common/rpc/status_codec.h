@@ -31,8 +31,10 @@ absl::Status FieldNotServed(absl::string_view field);
 std::string ReasonOf(const absl::Status& status);
 std::optional<absl::Duration> RetryAfterOf(const absl::Status& status);
 
-// The message is cut at 2 KiB: it travels in a header.
+// The message is cut at 2 KiB: it travels in a header. A status of ours always has details on the wire; what
+// gRPC itself reports, such as a connection that failed, has none.
 grpc::Status ToGrpcStatus(const absl::Status& status);
+inline bool MadeByPeer(const grpc::Status& status) { return !status.error_details().empty(); }
 // Unknown details are kept as payloads.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

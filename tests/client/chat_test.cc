@@ -206,6 +206,23 @@ TEST_F(ChatTest, NobodyThereNamesRouterAndUp) {
   EXPECT_THAT(run.err(), HasSubstr("--router: want host:port"));
 }
 
+TEST_F(ChatTest, ARouterThatAnswersUnavailableIsNotLookedFor) {
+  for (const absl::Status& status :
+       {WithRetryAfter(WithReason(absl::UnavailableError("no ready decode worker"), "NO_READY_WORKER"),
+                       absl::Seconds(1)),
+        absl::UnavailableError("the router is stopping")}) {
+    router.FailWith(status);
+    EXPECT_EQ(Chat({"--ask", "x"}), 1);
+    EXPECT_THAT(run.err(),
+                HasSubstr("UNAVAILABLE from " + router.address() + ": " + std::string(status.message())));
+    EXPECT_THAT(run.err(), HasSubstr("sluice doctor tells what is missing"));
+    EXPECT_THAT(run.err(), Not(HasSubstr("is a router serving")));
+  }
+  router.server()->Stop(absl::ZeroDuration());
+  EXPECT_EQ(Chat({"--ask", "x"}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("is a router serving at " + router.address()));
+}
+
 TEST_F(ChatTest, ADeadlineNamesTimeout) {
   router.Hang();
   EXPECT_EQ(run.Run({"chat", "--router", router.address(), "--timeout", "0.5", "--ask", "x"}), 1);

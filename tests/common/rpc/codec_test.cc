@@ -44,6 +44,7 @@ TEST(StatusCodec, EveryCodeMapsToItself) {
   for (int code = 1; code <= 16; ++code) {
     absl::Status status(static_cast<absl::StatusCode>(code), "x");
     EXPECT_EQ(FromGrpcStatus(ToGrpcStatus(status)), status) << code;
+    EXPECT_TRUE(MadeByPeer(ToGrpcStatus(status))) << code;
   }
   EXPECT_TRUE(FromGrpcStatus(grpc::Status::OK).ok());
   EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
