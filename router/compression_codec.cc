@@ -2,7 +2,6 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/gates_codec.h"
@@ -42,15 +41,6 @@ absl::Status ReadPooling(const v1::Pooling& proto, std::optional<Pooling>* out) 
   *out = pooling;
   return absl::OkStatus();
 }
-
-struct Fallback {
-  const char* text;  // a part of the off_reason
-  const char* label;
-};
-constexpr Fallback kFallbacks[] = {
-    {"min_prompt_tokens", "short_prompt"}, {"history=keep", "history_keep"},     {"first turn", "later_turn"},
-    {"layer is unknown", "unknown_layer"}, {"sliding-window", "sliding_window"},
-};
 
 }  // namespace
 
@@ -138,19 +128,6 @@ absl::StatusOr<ResolvedGates> GatesFromJson(const std::string& json) {
     return absl::DataLossError("the session's stored compression does not parse");
   }
   return GatesFromProto(proto);
-}
-
-std::string FallbackLabel(const std::string& off_reason) {
-  for (const Fallback& fallback : kFallbacks) {
-    if (absl::StrContains(off_reason, fallback.text)) return fallback.label;
-  }
-  return "other";
-}
-
-std::vector<std::string> FallbackLabels() {
-  std::vector<std::string> labels;
-  for (const Fallback& fallback : kFallbacks) labels.push_back(fallback.label);
-  return labels;
 }
 
 }  // namespace sluice

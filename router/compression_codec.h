@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/compression/compression_spec.h"
@@ -20,9 +19,5 @@ v1::CompressionReport ReportOf(const ResolvedGates& gates, int prompt_tokens);
 
 std::string GatesToJson(const ResolvedGates& gates);
 absl::StatusOr<ResolvedGates> GatesFromJson(const std::string& json);
-
-// The label of an off_reason in metrics, and all there are.
-std::string FallbackLabel(const std::string& off_reason);
-std::vector<std::string> FallbackLabels();
 
 }  // namespace sluice

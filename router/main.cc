@@ -5,10 +5,10 @@
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "common/compression/resolved_gates.h"
 #include "common/rpc/worker_process.h"
 #include "common/session/memory_store.h"
 #include "common/session/sqlite_store.h"
-#include "router/compression_codec.h"
 #include "router/router.h"
 
 namespace sluice {
@@ -111,7 +111,7 @@ absl::Status Serve(Options options) {
   SLUICE_ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(options.model, options.model_name));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SessionStore> store, OpenStore(options));
   MetricsRegistry registry({"router", model.name, SLUICE_VERSION});
-  RouterMetrics metrics(&registry, {InferenceService::Methods(), FallbackLabels()});
+  RouterMetrics metrics(&registry, {InferenceService::Methods(), OffCauseNames()});
   SLUICE_ASSIGN_OR_RETURN(int metrics_port, registry.Serve(options.metrics_listen, "--metrics-listen"));
   std::string name = model.name;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Router> router,

@@ -140,8 +140,8 @@ void RequestRecord::CountServed(const RequestPlan& plan, int emitted) {
   services_->stats->prompt_tokens += plan.prompt_ids.size();
   services_->stats->cached_tokens += cached;
   services_->stats->completion_tokens += emitted;
-  if (!plan.gates.off_reason.empty()) {
-    metrics.compression_fallbacks.At(FallbackLabel(plan.gates.off_reason)).Increment();
+  for (OffCause cause : plan.gates.off_causes) {
+    metrics.compression_fallbacks.At(OffCauseName(cause)).Increment();
   }
 }
 

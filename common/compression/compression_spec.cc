@@ -93,7 +93,8 @@ absl::Status CheckRanges(const CompressionSpec& spec, const GateContext& context
   return spec.pooling ? CheckPooling(*spec.pooling) : absl::OkStatus();
 }
 
-void Off(std::string why, ResolvedGates& gates) {
+void Off(OffCause cause, const std::string& why, ResolvedGates& gates) {
+  gates.off_causes.push_back(cause);
   if (!gates.off_reason.empty()) gates.off_reason += "; ";
   gates.off_reason += why;
 }
@@ -124,18 +125,21 @@ void ResolvePropagation(const CompressionSpec& spec, const GateContext& context,
   PropagationGate& gate = gates.propagation;
   if (gate.kind == PropagationKind::kNone) return;
   const std::optional<int> layer = spec.tsp_layer ? spec.tsp_layer : context.tsp_layer;
-  const char* off = nullptr;
-  if (gates.history == HistoryKind::kKeep && !spec.subset_coverage.value_or(false)) {
-    off = "propagation is off: history=keep needs every row of every layer (coverage=subset allows it)";
-  } else if (later_turn) {
-    off = "propagation is off: it serves the first turn of a session with history=evict only";
-  } else if (!layer) {
-    off = "propagation is off: the layer is unknown for this model (set tsp layer)";
-  }
-  if (off != nullptr) {
+  const auto off = [&](OffCause cause, const char* why) {
     gate = PropagationGate{};
-    Off(off, gates);
-    return;
+    Off(cause, why, gates);
+  };
+  if (gates.history == HistoryKind::kKeep && !spec.subset_coverage.value_or(false)) {
+    return off(OffCause::kHistoryKeep,
+               "propagation is off: history=keep needs every row of every layer (coverage=subset allows it)");
+  }
+  if (later_turn) {
+    return off(OffCause::kLaterTurn,
+               "propagation is off: it serves the first turn of a session with history=evict only");
+  }
+  if (!layer) {
+    return off(OffCause::kUnknownLayer,
+               "propagation is off: the layer is unknown for this model (set tsp layer)");
   }
   gate.layer = *layer;
   gate.rows = std::max(static_cast<int>(context.prompt_tokens * spec.tsp_rate.value_or(0.2)), window);
@@ -196,7 +200,8 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
           "(preset snapkv), or allow the fallback");
     }
     gates.selection.kind = SelectionKind::kDense;
-    Off("selection is off: hsa is not served on a model with sliding-window layers", gates);
+    Off(OffCause::kSlidingWindow, "selection is off: hsa is not served on a model with sliding-window layers",
+        gates);
   }
   if (gates.retention.kind == RetentionKind::kSnapKv && gates.selection.kind == SelectionKind::kDense &&
       budget <= window) {
@@ -209,7 +214,8 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
     ResolvedGates off;
     off.method = gates.method;
     off.history = gates.history;
-    Off(absl::StrCat("everything is off: the prompt of ", context.prompt_tokens,
+    Off(OffCause::kShortPrompt,
+        absl::StrCat("everything is off: the prompt of ", context.prompt_tokens,
                      " tokens is below min_prompt_tokens ", min_prompt),
         off);
     return off;

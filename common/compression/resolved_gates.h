@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "kernels/backend.h"
 
@@ -12,6 +13,11 @@ enum class PropagationKind { kNone, kTsp };
 enum class RetentionKind { kFull, kSnapKv, kStreamingLlm };
 enum class SelectionKind { kDense, kHsa };
 enum class HistoryKind { kEvict, kKeep };
+
+// Why a gate that was asked for is off.
+enum class OffCause { kShortPrompt, kHistoryKeep, kLaterTurn, kUnknownLayer, kSlidingWindow };
+const char* OffCauseName(OffCause cause);  // a label of metrics
+std::vector<std::string> OffCauseNames();
 
 struct PropagationGate {
   PropagationKind kind = PropagationKind::kNone;
@@ -45,8 +51,9 @@ struct ResolvedGates {
   RetentionGate retention;
   SelectionGate selection;
   HistoryKind history = HistoryKind::kEvict;
-  int budget_tokens = 0;   // t as asked for; 0 where nothing is budgeted
-  std::string off_reason;  // why a gate that was asked for is off; empty: applied as asked
+  int budget_tokens = 0;             // t as asked for; 0 where nothing is budgeted
+  std::vector<OffCause> off_causes;  // empty: applied as asked
+  std::string off_reason;            // the same for people, with numbers
   friend bool operator==(const ResolvedGates&, const ResolvedGates&) = default;
 };
 

@@ -64,6 +64,7 @@ internal::v1::ResolvedGates GatesToProto(const ResolvedGates& gates) {
   out.set_history(static_cast<int>(gates.history));
   out.set_budget_tokens(gates.budget_tokens);
   out.set_off_reason(gates.off_reason);
+  for (OffCause cause : gates.off_causes) out.add_off_causes(static_cast<int>(cause));
   return out;
 }
 
@@ -91,6 +92,10 @@ absl::StatusOr<ResolvedGates> GatesFromProto(const internal::v1::ResolvedGates& 
   SLUICE_RETURN_IF_ERROR(ReadEnum("history", in.history(), HistoryKind::kKeep, &out.history));
   SLUICE_RETURN_IF_ERROR(ReadSize("budget_tokens", in.budget_tokens(), &out.budget_tokens));
   out.off_reason = in.off_reason();
+  for (int value : in.off_causes()) {
+    SLUICE_RETURN_IF_ERROR(
+        ReadEnum("off_causes", value, OffCause::kSlidingWindow, &out.off_causes.emplace_back()));
+  }
   return out;
 }
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/compression/resolved_gates.h"
 #include "common/session/memory_store.h"
-#include "router/compression_codec.h"
 
 namespace sluice {
 namespace {
@@ -57,7 +57,7 @@ ServedModel SmallModel() {
 
 RouterTest::RouterTest()
     : registry_({"router", "needle", "test"}),
-      metrics_(&registry_, {InferenceService::Methods(), FallbackLabels()}),
+      metrics_(&registry_, {InferenceService::Methods(), OffCauseNames()}),
       model_(SmallModel()),
       workers_(model_.identity) {
   workers_.SetScript([this](const FakeAttempt& attempt) { attempt.Serve(Reply("hello there")); });

@@ -46,6 +46,21 @@ TEST_F(RouterTest, AStreamIsStartedThenTextThenDone) {
   EXPECT_EQ(metrics_.requests.At("ChatStream").At("OK").Value(), 1);
 }
 
+TEST_F(RouterTest, AGateThatIsOffIsCountedByItsCause) {
+  StartRouter();
+  auto count = [&](const char* cause) { return metrics_.compression_fallbacks.At(cause).Value(); };
+  SeenReply reply = Stream(Ask("hi"));
+  EXPECT_THAT(reply.done.compression().off_reason(), HasSubstr("min_prompt_tokens"));
+  EXPECT_EQ(count("short_prompt"), 1);
+  v1::ChatRequest request = Ask("hi");  // this model has no layer for tsp
+  request.mutable_compression()->set_preset("sluice");
+  request.mutable_compression()->set_min_prompt_tokens(0);
+  ASSERT_TRUE(Stream(request).status.ok());
+  EXPECT_EQ(count("unknown_layer"), 1);
+  EXPECT_EQ(count("short_prompt"), 1);
+  EXPECT_EQ(count("other"), 0);
+}
+
 TEST_F(RouterTest, UnaryIsTheConcatenationOfTheStream) {
   StartRouter();
   SeenReply stream = Stream(Ask("hi"));

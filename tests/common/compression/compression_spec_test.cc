@@ -11,6 +11,7 @@ namespace sluice {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 GateContext LongPrompt() {
@@ -257,6 +258,7 @@ TEST(ResolveGatesTest, ShortPromptsTurnEverythingOff) {
   context.prompt_tokens = context.turn_tokens = 2047;
   ResolvedGates off;
   off.method = "sluice";
+  off.off_causes = {OffCause::kShortPrompt};
   off.off_reason = "everything is off: the prompt of 2047 tokens is below min_prompt_tokens 2048";
   EXPECT_EQ(Resolve(spec, context), off);
   context.prompt_tokens = 2048;
@@ -307,6 +309,7 @@ TEST(ResolveGatesTest, TspNeedsALayer) {
   ResolvedGates gates = Resolve(spec, context);
   EXPECT_EQ(gates.propagation, PropagationGate{});
   EXPECT_THAT(gates.off_reason, HasSubstr("layer is unknown"));
+  EXPECT_THAT(gates.off_causes, ElementsAre(OffCause::kUnknownLayer));
   EXPECT_EQ(gates.retention.kind, RetentionKind::kSnapKv);
   EXPECT_EQ(gates.method, "sluice");
   spec.tsp_layer = 7;
@@ -320,6 +323,7 @@ TEST(ResolveGatesTest, AKeptHistoryForbidsPropagationUnlessASubsetWillDo) {
   spec.history = HistoryKind::kKeep;
   EXPECT_EQ(Resolve(spec).propagation.kind, PropagationKind::kNone);
   EXPECT_THAT(Resolve(spec).off_reason, HasSubstr("history=keep"));
+  EXPECT_THAT(Resolve(spec).off_causes, ElementsAre(OffCause::kHistoryKeep));
   spec.subset_coverage = true;
   EXPECT_EQ(Resolve(spec).propagation.kind, PropagationKind::kTsp);
   EXPECT_EQ(Resolve(spec).off_reason, "");
@@ -347,6 +351,11 @@ TEST(ResolveGatesTest, SeveralReasonsAreAllTold) {
   spec.fallback_full = true;
   EXPECT_THAT(Resolve(spec, context).off_reason,
               AllOf(HasSubstr("hsa is not served"), HasSubstr("; "), HasSubstr("layer is unknown")));
+  EXPECT_THAT(Resolve(spec, context).off_causes,
+              ElementsAre(OffCause::kSlidingWindow, OffCause::kUnknownLayer));
+  // A prompt that is too short has no gate left that could be off for another reason.
+  context.prompt_tokens = context.turn_tokens = 100;
+  EXPECT_THAT(Resolve(spec, context).off_causes, ElementsAre(OffCause::kShortPrompt));
 }
 
 TEST(ResolveGatesTest, AnEvictedHistoryKeepsTurnOnesNumbersButItsOwnWindow) {
@@ -362,6 +371,7 @@ TEST(ResolveGatesTest, AnEvictedHistoryKeepsTurnOnesNumbersButItsOwnWindow) {
   EXPECT_EQ(second.budget_tokens, first.budget_tokens);
   EXPECT_EQ(second.propagation, PropagationGate{});
   EXPECT_THAT(second.off_reason, HasSubstr("first turn"));
+  EXPECT_THAT(second.off_causes, ElementsAre(OffCause::kLaterTurn));
 
   ResolvedGates kept = first;
   kept.retention.budget = 100;

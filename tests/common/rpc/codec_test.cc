@@ -73,6 +73,7 @@ ResolvedGates AllFieldsSet() {
   gates.selection = {SelectionKind::kHsa, 7, 20, 300};
   gates.history = HistoryKind::kKeep;
   gates.budget_tokens = 1024;
+  gates.off_causes = {OffCause::kSlidingWindow, OffCause::kLaterTurn};
   gates.off_reason = "why";
   return gates;
 }
@@ -91,6 +92,9 @@ TEST(GatesCodec, WhatItDoesNotKnowIsNamed) {
   proto = GatesToProto(AllFieldsSet());
   proto.set_retention_budget(-1);
   EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.retention_budget: -1 < 0");
+  proto = GatesToProto(AllFieldsSet());
+  proto.add_off_causes(5);
+  EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.off_causes: unknown kind 5");
   proto = GatesToProto(AllFieldsSet());
   proto.mutable_retention_pooling()->set_after(-1);
   EXPECT_EQ(GatesFromProto(proto).status().code(), absl::StatusCode::kInvalidArgument);
