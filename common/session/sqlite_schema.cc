@@ -6,10 +6,10 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kSchemaVersion = 2;
 
-// A turn row belongs to no session: it lives while a child turn or a session's head refers to it. Token ids
-// are little-endian int32.
+// A turn row belongs to no session: it lives while a child turn or a session's head refers to it. Its prompt
+// is the first shared_ids ids of its parent's prompt and emitted ids, then prompt_ids (turn_ids.h).
 constexpr const char* kTables[] = {
     "CREATE TABLE schema_version (version INTEGER NOT NULL)",
     "CREATE TABLE turns ("
@@ -21,7 +21,8 @@ constexpr const char* kTables[] = {
     " prompt_ids BLOB NOT NULL,"
     " emitted_ids BLOB NOT NULL,"
     " finish_reason TEXT NOT NULL,"
-    " created_unix_ms INTEGER NOT NULL)",
+    " created_unix_ms INTEGER NOT NULL,"
+    " shared_ids INTEGER NOT NULL)",
     "CREATE INDEX turns_by_parent ON turns(parent_id)",
     "CREATE TABLE turn_messages ("
     " turn_id TEXT NOT NULL REFERENCES turns(id) ON DELETE CASCADE,"
@@ -48,6 +49,17 @@ constexpr const char* kTables[] = {
     " PRIMARY KEY (session_id, key)) WITHOUT ROWID",
 };
 
+// kMigrations[v - 1] leads from version v to the next one.
+constexpr const char* kMigrations[kSchemaVersion - 1] = {
+    // Version 1 held each prompt whole: it shares nothing.
+    "ALTER TABLE turns ADD COLUMN shared_ids INTEGER NOT NULL DEFAULT 0",
+};
+
+absl::Status SetVersion(SqliteDb* db, absl::string_view sql) {
+  SqliteQuery query(db, sql);
+  return query.Int(kSchemaVersion).Run();
+}
+
 absl::StatusOr<int64_t> FirstInt(SqliteDb* db, absl::string_view sql) {
   SqliteQuery query(db, sql);
   SLUICE_ASSIGN_OR_RETURN(bool row, query.Next());
@@ -62,8 +74,7 @@ absl::Status PrepareSessionSchema(SqliteDb* db) {
   SLUICE_ASSIGN_OR_RETURN(int64_t n_objects, FirstInt(db, "SELECT count(*) FROM sqlite_master"));
   if (n_objects == 0) {
     for (const char* table : kTables) SLUICE_RETURN_IF_ERROR(db->Run(table));
-    SqliteQuery insert(db, "INSERT INTO schema_version VALUES (?)");
-    SLUICE_RETURN_IF_ERROR(insert.Int(kSchemaVersion).Run());
+    SLUICE_RETURN_IF_ERROR(SetVersion(db, "INSERT INTO schema_version VALUES (?)"));
     return transaction.Commit();
   }
   SLUICE_ASSIGN_OR_RETURN(
@@ -74,10 +85,16 @@ absl::Status PrepareSessionSchema(SqliteDb* db) {
         absl::StrCat("session database ", db->path(), ": it holds other tables; name another file"));
   }
   SLUICE_ASSIGN_OR_RETURN(int64_t version, FirstInt(db, "SELECT version FROM schema_version"));
-  if (version != kSchemaVersion) {
+  if (version < 1 || version > kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrCat("session database ", db->path(), ": schema version ",
-                                                      version, ", this program knows ", kSchemaVersion,
+                                                      version, ", this program knows 1 to ", kSchemaVersion,
                                                       "; run the program that wrote it"));
+  }
+  for (int64_t from = version; from < kSchemaVersion; ++from) {
+    SLUICE_RETURN_IF_ERROR(db->Run(kMigrations[from - 1]));
+  }
+  if (version < kSchemaVersion) {
+    SLUICE_RETURN_IF_ERROR(SetVersion(db, "UPDATE schema_version SET version = ?"));
   }
   return transaction.Commit();
 }

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-// Creates the tables in an empty file. DataLoss: the file holds something else; FailedPrecondition: a newer
-// schema.
+// Creates the tables in an empty file, brings those of an earlier version up to this one. DataLoss: the file
+// holds something else; FailedPrecondition: a newer schema.
 absl::Status PrepareSessionSchema(SqliteDb* db);
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "common/session/session_rules.h"
 #include "common/session/sqlite_db.h"
 #include "common/session/sqlite_schema.h"
+#include "common/session/turn_ids.h"
 
 namespace sluice {
 namespace {
@@ -17,28 +18,6 @@ namespace {
 #define SLUICE_SESSION_COLUMNS                                                                              \
   "SELECT id, owner, model, created_unix_ms, updated_unix_ms, head_turn_id, home_worker, home_incarnation," \
   " compression_json FROM sessions "
-
-std::string EncodeIds(const std::vector<int32_t>& ids) {
-  std::string blob;
-  blob.reserve(ids.size() * 4);
-  for (int32_t id : ids) {
-    uint32_t bits = static_cast<uint32_t>(id);
-    for (int shift = 0; shift < 32; shift += 8) blob.push_back(static_cast<char>(bits >> shift & 0xff));
-  }
-  return blob;
-}
-
-std::vector<int32_t> DecodeIds(absl::string_view blob) {
-  std::vector<int32_t> ids(blob.size() / 4);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    uint32_t bits = 0;
-    for (size_t byte = 0; byte < 4; ++byte) {
-      bits |= static_cast<uint32_t>(static_cast<uint8_t>(blob[i * 4 + byte])) << (8 * byte);
-    }
-    ids[i] = static_cast<int32_t>(bits);
-  }
-  return ids;
-}
 
 // An absent turn id is NULL in the tables, so that foreign keys hold.
 void BindTurnId(SqliteQuery* query, absl::string_view turn_id) {
@@ -183,8 +162,15 @@ class SqliteStore final : public SessionStore {
       at = turn.parent_turn_id;
       path.push_back(std::move(turn));
     }
-    SLUICE_RETURN_IF_ERROR(transaction.Commit());
     std::reverse(path.begin(), path.end());
+    std::vector<int32_t> before;
+    for (Turn& turn : path) {
+      SLUICE_ASSIGN_OR_RETURN(TurnIds ids, ReadIds(turn.id));
+      SLUICE_RETURN_IF_ERROR(Append(turn.id, ids, &before));
+      turn.prompt_ids.assign(before.begin(), before.end() - static_cast<int64_t>(ids.emitted.size()));
+      turn.emitted_ids = std::move(ids.emitted);
+    }
+    SLUICE_RETURN_IF_ERROR(transaction.Commit());
     return path;
   }
 
@@ -281,18 +267,20 @@ class SqliteStore final : public SessionStore {
       SLUICE_ASSIGN_OR_RETURN(bool exists, existing.Text(turn.id).Next());
       if (exists) return TurnExists(turn.id);
     }
-    std::string prompt_ids = EncodeIds(turn.prompt_ids);
+    SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> before, IdsUpTo(parent_id));
+    StoredPrompt prompt = StorePrompt(before, turn.prompt_ids);
     std::string emitted_ids = EncodeIds(turn.emitted_ids);
     SqliteQuery insert(db_.get(),
                        "INSERT INTO turns VALUES (?1, ?2, ?3,"
-                       " ifnull((SELECT position + 1 FROM turns WHERE id = ?3), 0), ?4, ?5, ?6, ?7, ?8)");
+                       " ifnull((SELECT position + 1 FROM turns WHERE id = ?3), 0), ?4, ?5, ?6, ?7, ?8, ?9)");
     insert.Text(turn.id).Text(session_id);
     BindTurnId(&insert, parent_id);
     insert.Text(turn.reply)
-        .Blob(prompt_ids)
+        .Blob(prompt.rest)
         .Blob(emitted_ids)
         .Text(turn.finish_reason)
-        .Int(turn.created_unix_ms);
+        .Int(turn.created_unix_ms)
+        .Int(prompt.shared);
     SLUICE_RETURN_IF_ERROR(insert.Run());
     for (size_t i = 0; i < turn.messages.size(); ++i) {
       SqliteQuery message(db_.get(), "INSERT INTO turn_messages VALUES (?, ?, ?, ?)");
@@ -334,10 +322,56 @@ class SqliteStore final : public SessionStore {
     return at.empty() ? TurnNotOnPath(turn_id, session_id) : absl::OkStatus();
   }
 
+  // As stored: a turn's prompt begins with ids of the turns before it.
+  struct TurnIds {
+    std::string parent_id;
+    int64_t shared = 0;
+    std::string rest;
+    std::vector<int32_t> emitted;
+  };
+  absl::StatusOr<TurnIds> ReadIds(absl::string_view turn_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    SqliteQuery query(db_.get(),
+                      "SELECT parent_id, shared_ids, prompt_ids, emitted_ids FROM turns WHERE id = ?");
+    SLUICE_ASSIGN_OR_RETURN(bool row, query.Text(turn_id).Next());
+    if (!row) return MissingTurn(turn_id);
+    return TurnIds{query.TextAt(0), query.IntAt(1), std::string(query.BlobAt(2)), DecodeIds(query.BlobAt(3))};
+  }
+
+  // From the parent's prompt and emitted ids to the turn's.
+  absl::Status Append(absl::string_view turn_id, const TurnIds& turn, std::vector<int32_t>* ids) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    absl::StatusOr<std::vector<int32_t>> prompt = RestorePrompt(*ids, turn.shared, turn.rest);
+    if (!prompt.ok()) {
+      return absl::DataLossError(absl::StrCat("session database ", db_->path(), ": turn '", turn_id, "' ",
+                                              prompt.status().message()));
+    }
+    *ids = *std::move(prompt);
+    ids->insert(ids->end(), turn.emitted.begin(), turn.emitted.end());
+    return absl::OkStatus();
+  }
+
+  // The turn's prompt and emitted ids; none for an empty id.
+  absl::StatusOr<std::vector<int32_t>> IdsUpTo(absl::string_view turn_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<std::pair<std::string, TurnIds>> chain;  // back to a turn that shares nothing
+    for (std::string at(turn_id); !at.empty();) {
+      SLUICE_ASSIGN_OR_RETURN(TurnIds turn, ReadIds(at));
+      std::string parent_id = turn.shared == 0 ? "" : turn.parent_id;
+      chain.emplace_back(std::exchange(at, std::move(parent_id)), std::move(turn));
+    }
+    std::vector<int32_t> ids;
+    for (auto it = chain.rbegin(); it != chain.rend(); ++it) {
+      SLUICE_RETURN_IF_ERROR(Append(it->first, it->second, &ids));
+    }
+    return ids;
+  }
+
+  // Without its ids.
   absl::StatusOr<Turn> ReadTurn(absl::string_view turn_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     Turn turn;
     {
-      SqliteQuery query(db_.get(), "SELECT * FROM turns WHERE id = ?");
+      SqliteQuery query(db_.get(),
+                        "SELECT id, session_id, parent_id, position, reply, finish_reason, created_unix_ms"
+                        " FROM turns WHERE id = ?");
       SLUICE_ASSIGN_OR_RETURN(bool row, query.Text(turn_id).Next());
       if (!row) return MissingTurn(turn_id);
       turn.id = query.TextAt(0);
@@ -345,10 +379,8 @@ class SqliteStore final : public SessionStore {
       turn.parent_turn_id = query.TextAt(2);
       turn.index = static_cast<int>(query.IntAt(3));
       turn.reply = query.TextAt(4);
-      turn.prompt_ids = DecodeIds(query.BlobAt(5));
-      turn.emitted_ids = DecodeIds(query.BlobAt(6));
-      turn.finish_reason = query.TextAt(7);
-      turn.created_unix_ms = query.IntAt(8);
+      turn.finish_reason = query.TextAt(5);
+      turn.created_unix_ms = query.IntAt(6);
     }
     SqliteQuery messages(db_.get(),
                          "SELECT role, content FROM turn_messages WHERE turn_id = ? ORDER BY position");

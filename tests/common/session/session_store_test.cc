@@ -159,6 +159,41 @@ TEST_P(SessionStoreTest, LongTurnComesBackWhole) {
   EXPECT_EQ(store_->Path(session.id, "")->at(0).prompt_ids, turn.prompt_ids);
 }
 
+TEST_P(SessionStoreTest, PromptsComeBackWholeHoweverTheyFollowTheirParents) {
+  const std::string session_id = NewSessionAt(1).id;
+  const std::vector<std::vector<int32_t>> prompts = {
+      {1, 2, 3},           // emits 7, 8
+      {1, 2, 3, 7, 8, 4},  // goes on
+      {1, 2, 9, 4},        // history written anew
+      {1, 2, 9, 4},        // the same without the reply before
+      {5},                 // nothing in common
+      {},                  // and nothing at all
+      {7, 8, 1},
+  };
+  std::string parent, middle;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    Turn turn;
+    turn.id = RandomId128();
+    turn.prompt_ids = prompt;
+    turn.emitted_ids = {7, 8};
+    ASSERT_TRUE(store_->CommitTurn(session_id, parent, turn, "").ok());
+    parent = turn.id;
+    if (middle.empty() && prompt.size() == 4) middle = turn.id;
+  }
+  std::vector<Turn> path = *store_->Path(session_id, "");
+  ASSERT_EQ(path.size(), prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(path[i].prompt_ids, prompts[i]) << i;
+    EXPECT_THAT(path[i].emitted_ids, ElementsAre(7, 8)) << i;
+  }
+  // A fork in the middle outlives its source.
+  Session fork = *store_->Fork("ada", session_id, middle, 2);
+  ASSERT_TRUE(store_->Delete("ada", session_id).ok());
+  path = *store_->Path(fork.id, "");
+  ASSERT_EQ(path.size(), 3u);
+  EXPECT_EQ(path[2].prompt_ids, prompts[2]);
+}
+
 TEST_P(SessionStoreTest, StaleParentIsAbortedAndChangesNothing) {
   Session session = NewSessionAt(1);
   std::string first = Commit(session.id, "");

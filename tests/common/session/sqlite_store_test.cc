@@ -57,17 +57,41 @@ int RunUnprivileged(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-int64_t CountRows(const std::string& path, const std::string& table) {
+int64_t NumberFrom(const std::string& path, const std::string& sql) {
   sqlite3* db = nullptr;
   sqlite3_stmt* query = nullptr;
   EXPECT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
-  EXPECT_EQ(sqlite3_prepare_v2(db, ("SELECT count(*) FROM " + table).c_str(), -1, &query, nullptr),
-            SQLITE_OK);
+  EXPECT_EQ(sqlite3_prepare_v2(db, sql.c_str(), -1, &query, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
   EXPECT_EQ(sqlite3_step(query), SQLITE_ROW);
-  int64_t rows = sqlite3_column_int64(query, 0);
+  int64_t number = sqlite3_column_int64(query, 0);
   sqlite3_finalize(query);
   sqlite3_close(db);
-  return rows;
+  return number;
+}
+
+int64_t CountRows(const std::string& path, const std::string& table) {
+  return NumberFrom(path, "SELECT count(*) FROM " + table);
+}
+
+std::vector<std::string> ColumnsOf(const std::string& path, const std::string& table) {
+  std::vector<std::string> columns;
+  sqlite3* db = nullptr;
+  EXPECT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  const auto add = [](void* out, int, char** values, char**) {
+    static_cast<std::vector<std::string>*>(out)->push_back(values[1]);
+    return 0;
+  };
+  EXPECT_EQ(sqlite3_exec(db, ("PRAGMA table_info(" + table + ")").c_str(), add, &columns, nullptr),
+            SQLITE_OK);
+  sqlite3_close(db);
+  return columns;
+}
+
+void RunSql(const std::string& path, const std::string& sql) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
+  sqlite3_close(db);
 }
 
 TEST(SqliteStoreTest, ReopenedStoreSeesEverything) {
@@ -224,21 +248,134 @@ TEST(SqliteStoreTest, DamagedPagesAreDataLossNotACrash) {
 
 TEST(SqliteStoreTest, OtherDatabasesAndNewerSchemasAreRefused) {
   ScratchDir dir;
-  auto run = [](const std::string& path, const char* sql) {
-    sqlite3* db = nullptr;
-    ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
-    ASSERT_EQ(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), SQLITE_OK);
-    sqlite3_close(db);
-  };
   const std::string other = dir.file("other.db");
-  run(other, "CREATE TABLE songs (title TEXT)");
+  RunSql(other, "CREATE TABLE songs (title TEXT)");
   ExpectNamesFile(OpenSqliteStore(other, {}).status(), absl::StatusCode::kDataLoss, other);
   EXPECT_EQ(CountRows(other, "sqlite_master"), 1);
 
   const std::string newer = dir.file("newer.db");
   OpenOrDie(newer);
-  run(newer, "UPDATE schema_version SET version = 2");
+  RunSql(newer, "UPDATE schema_version SET version = 3");
   ExpectNamesFile(OpenSqliteStore(newer, {}).status(), absl::StatusCode::kFailedPrecondition, newer);
+}
+
+// Turn n of a conversation: its prompt is all of the turn before and `fresh` new ids.
+Turn FollowingTurn(int n, const std::vector<int32_t>& before, int fresh) {
+  Turn turn = NthTurn(n);
+  turn.prompt_ids = before;
+  for (int i = 0; i < fresh; ++i) turn.prompt_ids.push_back(1000 * n + i);
+  return turn;
+}
+
+std::vector<int32_t> AllIds(const Turn& turn) {
+  std::vector<int32_t> ids = turn.prompt_ids;
+  ids.insert(ids.end(), turn.emitted_ids.begin(), turn.emitted_ids.end());
+  return ids;
+}
+
+TEST(SqliteStoreTest, ALongSessionTakesTheIdsOfItsTurnsNotOfItsPrompts) {
+  ScratchDir dir;
+  const std::string path = dir.file("s.db");
+  std::vector<Turn> turns;
+  {
+    auto store = OpenOrDie(path);
+    Session session = *store->Create({"ada", "m", {}, 1});
+    std::string parent;
+    for (int n = 0; n < 40; ++n) {
+      turns.push_back(FollowingTurn(n, n == 0 ? std::vector<int32_t>() : AllIds(turns.back()), 100));
+      ASSERT_TRUE(store->CommitTurn(session.id, parent, turns.back(), "").ok());
+      parent = turns.back().id;
+    }
+    std::vector<Turn> read = *store->Path(session.id, "");
+    ASSERT_EQ(read.size(), turns.size());
+    for (size_t n = 0; n < read.size(); ++n) {
+      EXPECT_EQ(read[n].prompt_ids, turns[n].prompt_ids) << n;
+      EXPECT_EQ(read[n].emitted_ids, turns[n].emitted_ids) << n;
+    }
+  }
+  EXPECT_EQ(NumberFrom(path, "SELECT sum(length(prompt_ids)) FROM turns"), 40 * 100 * 4);
+}
+
+TEST(SqliteStoreTest, ADatabaseOfVersionOneIsBroughtUpToDate) {
+  ScratchDir dir;
+  const std::string path = dir.file("old.db");
+  const std::string first(32, 'a'), second(32, 'b'), session(32, 'c');
+  RunSql(path,
+         "CREATE TABLE schema_version (version INTEGER NOT NULL);"
+         "INSERT INTO schema_version VALUES (1);"
+         "CREATE TABLE turns (id TEXT NOT NULL PRIMARY KEY, session_id TEXT NOT NULL,"
+         " parent_id TEXT REFERENCES turns(id), position INTEGER NOT NULL, reply TEXT NOT NULL,"
+         " prompt_ids BLOB NOT NULL, emitted_ids BLOB NOT NULL, finish_reason TEXT NOT NULL,"
+         " created_unix_ms INTEGER NOT NULL);"
+         "CREATE INDEX turns_by_parent ON turns(parent_id);"
+         "CREATE TABLE turn_messages (turn_id TEXT NOT NULL REFERENCES turns(id) ON DELETE CASCADE,"
+         " position INTEGER NOT NULL, role TEXT NOT NULL, content TEXT NOT NULL,"
+         " PRIMARY KEY (turn_id, position));"
+         "CREATE TABLE sessions (id TEXT NOT NULL PRIMARY KEY, owner TEXT NOT NULL, model TEXT NOT NULL,"
+         " created_unix_ms INTEGER NOT NULL, updated_unix_ms INTEGER NOT NULL,"
+         " head_turn_id TEXT REFERENCES turns(id), home_worker TEXT, home_incarnation TEXT,"
+         " compression_json TEXT NOT NULL);"
+         "CREATE INDEX sessions_by_owner ON sessions(owner, created_unix_ms, id);"
+         "CREATE INDEX sessions_by_head ON sessions(head_turn_id);"
+         "CREATE TABLE session_metadata (session_id TEXT NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,"
+         " key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (session_id, key)) WITHOUT ROWID;"
+         "INSERT INTO turns VALUES ('" +
+             first + "', '" + session +
+             "', NULL, 0, 'hi',"
+             " x'0100000002000000', x'03000000', 'STOP_EOS', 5);"
+             "INSERT INTO turns VALUES ('" +
+             second + "', '" + session + "', '" + first +
+             "', 1, 'ho',"
+             " x'01000000020000000300000004000000', x'05000000', 'STOP_EOS', 6);"
+             "INSERT INTO turn_messages VALUES ('" +
+             first +
+             "', 0, 'user', 'one');"
+             "INSERT INTO sessions VALUES ('" +
+             session + "', 'ada', 'm', 1, 6, '" + second + "', NULL, NULL, '');");
+
+  Turn third = NthTurn(3);
+  third.prompt_ids = {1, 2, 3, 4, 5, 6};
+  for (bool again : {false, true}) {
+    auto store = OpenOrDie(path);
+    if (!again) {
+      std::vector<Turn> turns = *store->Path(session, "");
+      ASSERT_EQ(turns.size(), 2u);
+      EXPECT_EQ(turns[0].prompt_ids, std::vector<int32_t>({1, 2}));
+      EXPECT_EQ(turns[0].messages, std::vector<TurnMessage>({{"user", "one"}}));
+      EXPECT_EQ(turns[1].prompt_ids, std::vector<int32_t>({1, 2, 3, 4}));
+      EXPECT_EQ(turns[1].emitted_ids, std::vector<int32_t>({5}));
+      EXPECT_EQ(turns[1].reply, "ho");
+      ASSERT_TRUE(store->CommitTurn(session, second, third, "").ok());
+    }
+    EXPECT_EQ(store->Path(session, "")->at(2).prompt_ids, third.prompt_ids);
+  }
+  EXPECT_EQ(NumberFrom(path, "SELECT version FROM schema_version"), 2);
+  EXPECT_EQ(NumberFrom(path, "SELECT length(prompt_ids) FROM turns WHERE shared_ids = 5"), 4);
+  OpenOrDie(dir.file("fresh.db"));
+  // The same columns in the same order, whichever way the file came to them.
+  for (const char* table : {"turns", "sessions", "turn_messages"}) {
+    EXPECT_EQ(ColumnsOf(path, table), ColumnsOf(dir.file("fresh.db"), table)) << table;
+  }
+}
+
+TEST(SqliteStoreTest, ATurnThatSharesMoreThanThereIsIsDataLoss) {
+  ScratchDir dir;
+  const std::string path = dir.file("s.db");
+  Session session;
+  Turn first = NthTurn(0), second = FollowingTurn(1, AllIds(first), 3);
+  {
+    auto store = OpenOrDie(path);
+    session = *store->Create({"ada", "m", {}, 1});
+    ASSERT_TRUE(store->CommitTurn(session.id, "", first, "").ok());
+    ASSERT_TRUE(store->CommitTurn(session.id, first.id, second, "").ok());
+  }
+  for (const char* shared : {"5003", "-1"}) {
+    RunSql(path, std::string("UPDATE turns SET shared_ids = ") + shared + " WHERE parent_id IS NOT NULL");
+    auto store = OpenOrDie(path);
+    ExpectNamesFile(store->Path(session.id, "").status(), absl::StatusCode::kDataLoss, path);
+    ExpectNamesFile(store->CommitTurn(session.id, second.id, NthTurn(2), ""), absl::StatusCode::kDataLoss,
+                    path);
+  }
 }
 
 TEST(SqliteStoreTest, PathsThatCannotBeAFileAreRefused) {
