@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/rpc/gates_codec.h"
+#include "router/compression_codec.h"
 
 namespace sluice {
 namespace {
@@ -80,9 +81,11 @@ v1::ChatEvent StartedEvent(const RequestPlan& plan, const std::string& model) {
     started->set_turn_id(plan.turn->turn_id);
   }
   started->set_model(model);
-  started->set_prompt_tokens(static_cast<int>(plan.prompt_ids.size()));
+  const int prompt_tokens = static_cast<int>(plan.prompt_ids.size());
+  started->set_prompt_tokens(prompt_tokens);
   started->set_max_tokens(plan.sampling.max_tokens());
   *started->mutable_sampling() = EffectiveSampling(plan.sampling);
+  *started->mutable_compression() = ReportOf(plan.gates, prompt_tokens);
   return event;
 }
 

@@ -46,6 +46,29 @@ TEST_F(RouterTest, AStreamIsStartedThenTextThenDone) {
   EXPECT_EQ(metrics_.requests.At("ChatStream").At("OK").Value(), 1);
 }
 
+TEST_F(RouterTest, StartedTellsTheCompressionAsResolved) {
+  StartRouter();
+  v1::ChatRequest request = Ask("hi");
+  request.mutable_compression()->set_preset("snapkv");
+  request.mutable_compression()->set_budget_tokens(64);
+  request.mutable_compression()->set_min_prompt_tokens(0);
+  SeenReply reply = Stream(request);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  v1::CompressionReport report = reply.events[0].started().compression();
+  EXPECT_EQ(report.method(), "snapkv");
+  EXPECT_EQ(report.retention(), v1::RETENTION_SNAPKV);
+  EXPECT_EQ(report.retention_budget(), 64);
+  EXPECT_EQ(report.prompt_tokens(), reply.done.usage().prompt_tokens());
+  EXPECT_EQ(report.off_reason(), "");
+  EXPECT_EQ(report.wire_bytes(), 0u);
+  // Done adds only what was measured.
+  report.MergeFrom(reply.done.compression());
+  EXPECT_EQ(report.SerializeAsString(), reply.done.compression().SerializeAsString());
+
+  request.mutable_compression()->set_min_prompt_tokens(400);
+  EXPECT_THAT(Stream(request).events[0].started().compression().off_reason(), HasSubstr("below"));
+}
+
 TEST_F(RouterTest, AGateThatIsOffIsCountedByItsCause) {
   StartRouter();
   auto count = [&](const char* cause) { return metrics_.compression_fallbacks.At(cause).Value(); };
