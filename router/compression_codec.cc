@@ -115,19 +115,35 @@ v1::CompressionReport ReportOf(const ResolvedGates& gates, int prompt_tokens) {
   return report;
 }
 
-std::string GatesToJson(const ResolvedGates& gates) {
+std::string SessionCompressionToJson(const SessionCompression& compression) {
+  internal::v1::SessionCompression proto;
+  proto.set_preset(compression.preset);
+  if (compression.gates.has_value()) *proto.mutable_gates() = GatesToProto(*compression.gates);
   std::string json;
   // Every field is a number or text: this cannot fail.
-  (void)google::protobuf::util::MessageToJsonString(GatesToProto(gates), &json);
+  (void)google::protobuf::util::MessageToJsonString(proto, &json);
   return json;
 }
 
-absl::StatusOr<ResolvedGates> GatesFromJson(const std::string& json) {
-  internal::v1::ResolvedGates proto;
+absl::StatusOr<SessionCompression> SessionCompressionFromJson(const std::string& json) {
+  SessionCompression out;
+  if (json.empty()) return out;
+  internal::v1::SessionCompression proto;
   if (!google::protobuf::util::JsonStringToMessage(json, &proto).ok()) {
-    return absl::DataLossError("the session's stored compression does not parse");
+    // Earlier databases hold the gates alone, of sessions that evict.
+    proto.Clear();
+    if (!google::protobuf::util::JsonStringToMessage(json, proto.mutable_gates()).ok()) {
+      return absl::DataLossError("the session's stored compression does not parse");
+    }
+    for (const Preset& preset : Presets()) {
+      if (proto.gates().method() == preset.name) proto.set_preset(preset.name);
+    }
   }
-  return GatesFromProto(proto);
+  out.preset = proto.preset();
+  if (proto.has_gates()) {
+    SLUICE_ASSIGN_OR_RETURN(out.gates, GatesFromProto(proto.gates()));
+  }
+  return out;
 }
 
 }  // namespace sluice

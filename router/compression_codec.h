@@ -1,7 +1,8 @@
-// Role: the public CompressionSpec and CompressionReport in native form, and resolved gates as text for the
-// session store. Threads: pure functions.
+// Role: the public CompressionSpec and CompressionReport in native form, and what a session remembers of
+// compression as text for the session store. Threads: pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,7 +18,13 @@ absl::StatusOr<CompressionSpec> SpecFromProto(const v1::CompressionSpec& proto);
 // The part of the report that is known before anything runs.
 v1::CompressionReport ReportOf(const ResolvedGates& gates, int prompt_tokens);
 
-std::string GatesToJson(const ResolvedGates& gates);
-absl::StatusOr<ResolvedGates> GatesFromJson(const std::string& json);
+struct SessionCompression {
+  std::string preset;                  // of its first turn; empty before it
+  std::optional<ResolvedGates> gates;  // of its last turn that evicted history
+  friend bool operator==(const SessionCompression&, const SessionCompression&) = default;
+};
+std::string SessionCompressionToJson(const SessionCompression& compression);
+// An empty text is a session without turns.
+absl::StatusOr<SessionCompression> SessionCompressionFromJson(const std::string& json);
 
 }  // namespace sluice

@@ -8,7 +8,6 @@
 #include "common/base/random_id.h"
 #include "common/base/status.h"
 #include "common/rpc/status_codec.h"
-#include "router/compression_codec.h"
 #include "router/conversation.h"
 #include "router/sampling_bounds.h"
 
@@ -60,16 +59,6 @@ std::vector<TurnMessage> ToNative(const google::protobuf::RepeatedPtrField<v1::M
   return out;
 }
 
-// A session that evicts goes on as it began unless the request says otherwise.
-std::string DefaultPreset(const SessionState* session, const ResolvedGates* previous) {
-  if (session == nullptr) return kSinglePreset;
-  if (previous == nullptr) return kSessionPreset;
-  for (const Preset& preset : Presets()) {
-    if (previous->method == preset.name) return preset.name;
-  }
-  return kSessionPreset;
-}
-
 absl::Status ResolveLength(const ServedModel& model, const v1::Stopping& stopping, RequestPlan* plan) {
   int prompt = static_cast<int>(plan->prompt_ids.size());
   int context = model.shape.context;
@@ -98,13 +87,14 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
   plan->stop.assign(request.stopping().stop().begin(), request.stopping().stop().end());
   SLUICE_RETURN_IF_ERROR(ResolveLength(model, request.stopping(), plan));
 
-  std::optional<ResolvedGates> previous;
-  if (session != nullptr && !session->session.compression_json.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(previous, GatesFromJson(session->session.compression_json));
+  SessionCompression remembered;
+  std::string preset = kSinglePreset;
+  if (session != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(remembered, SessionCompressionFromJson(session->session.compression_json));
+    preset = remembered.preset.empty() ? kSessionPreset : remembered.preset;
   }
-  const ResolvedGates* previous_gates = previous.has_value() ? &*previous : nullptr;
   SLUICE_ASSIGN_OR_RETURN(CompressionSpec spec, SpecFromProto(request.compression()));
-  if (spec.preset.empty()) spec.preset = DefaultPreset(session, previous_gates);
+  if (spec.preset.empty()) spec.preset = preset;
   GateContext context;
   context.prompt_tokens = static_cast<int>(plan->prompt_ids.size());
   context.turn_tokens = plan->turn_tokens;
@@ -115,12 +105,18 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
   context.sliding_window = std::any_of(model.shape.sliding_window.begin(), model.shape.sliding_window.end(),
                                        [](int window) { return window > 0; });
   context.tsp_layer = model.shape.tsp_layer;
-  absl::StatusOr<ResolvedGates> gates = ResolveGates(spec, context, previous_gates);
+  absl::StatusOr<ResolvedGates> gates =
+      ResolveGates(spec, context, remembered.gates.has_value() ? &*remembered.gates : nullptr);
   if (!gates.ok()) {
     if (!absl::IsInvalidArgument(gates.status())) return gates.status();
     return BadField("compression", absl::StripPrefix(gates.status().message(), "compression: "));
   }
   plan->gates = *std::move(gates);
+  if (session != nullptr) {
+    remembered.preset = session->path.empty() ? spec.preset : preset;
+    if (plan->gates.history == HistoryKind::kEvict) remembered.gates = plan->gates;
+    plan->turn->compression = std::move(remembered);
+  }
   plan->request_id = UuidV7();
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/compression/compression_spec.h"
 #include "common/text/stop_matcher.h"
+#include "router/compression_codec.h"
 #include "router/served_model.h"
 #include "sluice/internal/v1/worker.pb.h"
 #include "sluice/v1/inference.pb.h"
@@ -19,7 +20,8 @@ namespace sluice {
 
 inline constexpr char kOwner[] = "";  // sessions have no owners before there is authentication
 
-// What a request gets that names no preset.
+// What a request gets that names no preset, and the first turn of a session; its later turns get the first
+// one's.
 inline constexpr char kSinglePreset[] = "sluice";
 inline constexpr char kSessionPreset[] = "sluice-mt";
 
@@ -35,6 +37,7 @@ struct PlannedTurn {
   std::string turn_id;         // new
   std::vector<TurnMessage> messages;
   std::optional<SessionHome> home;
+  SessionCompression compression;  // what the session remembers after this turn
 };
 
 struct RequestPlan {

@@ -271,7 +271,7 @@ void RequestRun::Commit(const FlowEnd& end) {
   if (!plan_.turn.has_value()) return SendDone(end);
   Turn turn = FinishedTurn(plan_, *text_, FinishReasonOf(end, plan_));
   services_->pool->Submit([self = shared_from_this(), end, turn = std::move(turn)] {
-    absl::Status status = self->session_.Commit(self->plan_, turn);
+    absl::Status status = self->session_.Commit(*self->plan_.turn, turn);
     self->strand_.Post(
         [self, end, status] { status.ok() ? self->SendDone(end) : self->delivery_.Finish(status); });
   });

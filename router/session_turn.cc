@@ -6,7 +6,6 @@
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/rpc/status_codec.h"
-#include "router/compression_codec.h"
 
 namespace sluice {
 
@@ -60,9 +59,9 @@ void SessionTurn::StoreHome(const PlannedTurn& turn, const SessionHome& home) {
   }
 }
 
-absl::Status SessionTurn::Commit(const RequestPlan& plan, const Turn& turn) {
-  std::string gates = plan.gates.history == HistoryKind::kEvict ? GatesToJson(plan.gates) : "";
-  return services_->store->CommitTurn(plan.turn->session_id, plan.turn->parent_turn_id, turn, gates);
+absl::Status SessionTurn::Commit(const PlannedTurn& planned, const Turn& turn) {
+  return services_->store->CommitTurn(planned.session_id, planned.parent_turn_id, turn,
+                                      SessionCompressionToJson(planned.compression));
 }
 
 }  // namespace sluice

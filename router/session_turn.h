@@ -34,7 +34,7 @@ class SessionTurn {
 
   // Unless another turn has stored another home meanwhile.
   void StoreHome(const PlannedTurn& turn, const SessionHome& home);
-  absl::Status Commit(const RequestPlan& plan, const Turn& turn);
+  absl::Status Commit(const PlannedTurn& planned, const Turn& turn);
 
  private:
   const RunServices* const services_;

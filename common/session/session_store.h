@@ -37,7 +37,7 @@ struct Session {
   std::string head_turn_id;     // empty before the first turn
   std::map<std::string, std::string> metadata;
   std::optional<SessionHome> home;
-  std::string compression_json;  // opaque: the gates resolved for turn 1, when history is evicted; else empty
+  std::string compression_json;  // opaque: what later turns need of earlier ones; empty before the first turn
   friend bool operator==(const Session&, const Session&) = default;
 };
 

@@ -173,17 +173,50 @@ TEST_F(PlanTest, IgnoreEosLeavesOnlyTheRequestsOwnStops) {
   EXPECT_THAT(PlanChat(model, changed, nullptr)->sampling.stop_token_ids(), ElementsAre(9));
 }
 
-TEST_F(PlanTest, AnEvictingSessionGoesOnWithItsPreset) {
+TEST_F(PlanTest, ASessionGoesOnWithThePresetOfItsFirstTurn) {
   SessionState state;
-  ResolvedGates gates;
-  gates.method = "rocketkv";
-  state.session.compression_json = GatesToJson(gates);
   v1::ChatRequest turn;
   turn.mutable_session_turn()->set_session_id("s");
   *turn.mutable_session_turn()->add_new_messages() = request.messages().messages(0);
+  // Plans a turn and commits it; which preset it got.
+  const auto take = [&](const char* preset) {
+    turn.clear_compression();
+    if (preset != nullptr) turn.mutable_compression()->set_preset(preset);
+    absl::StatusOr<RequestPlan> plan = PlanChat(model, turn, &state);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    state.session.compression_json = SessionCompressionToJson(plan->turn->compression);
+    Turn& committed = state.path.emplace_back();
+    committed.messages = plan->turn->messages;
+    committed.reply = "r";
+    committed.prompt_ids = plan->prompt_ids;
+    return plan->gates.method;
+  };
+  const std::vector<std::pair<const char*, const char*>> sessions = {
+      {nullptr, "sluice-mt"}, {"rocketkv", "rocketkv"}, {"rocketkv-mt", "rocketkv-mt"}, {"full", "full"}};
+  for (const auto& [named, own] : sessions) {
+    state = SessionState();
+    EXPECT_EQ(take(named), own);
+    EXPECT_EQ(take(nullptr), own);
+    EXPECT_EQ(take("snapkv"), "snapkv");  // evicts, and is for this turn only
+    EXPECT_EQ(take(nullptr), own);
+    EXPECT_EQ(take("sluice-mt"), "sluice-mt");
+    EXPECT_EQ(take(nullptr), own);
+  }
+}
+
+TEST_F(PlanTest, SessionsOfEarlierDatabasesGoOn) {
+  SessionState state;
+  state.path.emplace_back();
+  v1::ChatRequest turn;
+  turn.mutable_session_turn()->set_session_id("s");
+  *turn.mutable_session_turn()->add_new_messages() = request.messages().messages(0);
+  state.session.compression_json = R"({"method":"rocketkv","retentionKind":1,"retentionBudget":77})";
   EXPECT_EQ(PlanChat(model, turn, &state)->gates.method, "rocketkv");
-  state.session.compression_json.clear();
-  EXPECT_EQ(PlanChat(model, turn, &state)->gates.method, "sluice-mt");
+  state.session.compression_json.clear();  // kept history
+  turn.mutable_compression()->set_preset("rocketkv");
+  absl::StatusOr<RequestPlan> plan = PlanChat(model, turn, &state);
+  EXPECT_EQ(plan->gates.method, "rocketkv");
+  EXPECT_EQ(plan->turn->compression.preset, "sluice-mt");
 }
 
 TEST(Conversation, ATemplateThatRewritesHistoryIsRenderedInFull) {
@@ -286,15 +319,20 @@ TEST(CompressionCodec, EveryFieldArrives) {
   EXPECT_EQ(spec->fallback_full, true);
 }
 
-TEST(CompressionCodec, GatesSurviveTheStore) {
-  ResolvedGates gates;
+TEST(CompressionCodec, WhatASessionRemembersSurvivesTheStore) {
+  SessionCompression compression;
+  EXPECT_EQ(*SessionCompressionFromJson(""), compression);
+  compression.preset = "sluice-mt";
+  EXPECT_EQ(*SessionCompressionFromJson(SessionCompressionToJson(compression)), compression);
+  ResolvedGates& gates = compression.gates.emplace();
   gates.method = "rocketkv";
   gates.retention = {RetentionKind::kSnapKv, 512, 32, 4, {Pooling::kFading, 3, 16.3f, 4.1f}};
   gates.selection = {SelectionKind::kHsa, 4, 20, 300};
-  absl::StatusOr<ResolvedGates> back = GatesFromJson(GatesToJson(gates));
+  absl::StatusOr<SessionCompression> back = SessionCompressionFromJson(SessionCompressionToJson(compression));
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(*back, gates);
-  EXPECT_EQ(GatesFromJson("{").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(*back, compression);
+  EXPECT_EQ(SessionCompressionFromJson("{").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(SessionCompressionFromJson(R"({"x":1})").status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(CompressionCodec, AnUnknownKindIsNamed) {

@@ -209,6 +209,21 @@ TEST_F(SessionsTest, AnEvictingSessionRemembersItsGatesAndNamesItsParent) {
             attempts[0].prefill_request.gates().selection_tokens());
 }
 
+TEST_F(SessionsTest, APresetOfOneTurnIsNotTheSessions) {
+  StartRouter();
+  std::string id = Create();
+  ASSERT_TRUE(Stream(AskIn(id, "one")).status.ok());
+  v1::ChatRequest request = AskIn(id, "two");
+  request.mutable_compression()->set_preset("rocketkv");
+  ASSERT_TRUE(Stream(request).status.ok());
+  ASSERT_TRUE(Stream(AskIn(id, "three")).status.ok());
+  std::vector<std::string> methods;
+  for (const FakeAttempt& attempt : workers_.attempts()) {
+    methods.push_back(attempt.prefill_request.gates().method());
+  }
+  EXPECT_THAT(methods, testing::ElementsAre("sluice-mt", "rocketkv", "sluice-mt"));
+}
+
 TEST_F(SessionsTest, ListPagesThroughAll) {
   StartRouter(nullptr, {});
   std::set<std::string> created = {Create(), Create(), Create()};
