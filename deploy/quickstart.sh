@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs, builds, starts router + prefill + decode on this machine and holds a real conversation over a long document.
 #   deploy/quickstart.sh [--model needle-14m|smollm2|qwen-0.5b|PATH] [--keep-running]
-# Exits 1 when an answer is wrong.
+# Exits 1 when a turn fails, or when the bundled model answers wrong. A general chat model (smollm2, qwen-0.5b, PATH)
+# gets a shorter text, and may be unsure about it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,8 +32,9 @@ echo "building (the first time takes minutes)"
 [ -f "$build/build.ninja" ] || step configure cmake --preset cpu-release
 step build cmake --build "$build" --target sluice-router sluice-prefill sluice-decode sluice
 
+kind=--chat-model
 case $model in
-  needle-14m) path=models/needle-14m ;;
+  needle-14m) path=models/needle-14m kind= ;;
   smollm2 | qwen-0.5b) path=$(bash deploy/fetch_model.sh "$model") ;;
   *) path=$model ;;
 esac
@@ -47,16 +49,16 @@ stop() {
 }
 trap stop EXIT
 trap 'exit 130' INT TERM
-for _ in $(seq 600); do
+for _ in $(seq 3000); do
   grep -q '^ready' "$run/up.log" && break
   kill -0 "$up" 2>/dev/null || { cat "$run/up.log" >&2; echo "sluice up ended early" >&2; exit 1; }
   sleep 0.1
 done
-grep -q '^ready' "$run/up.log" || { cat "$run/up.log" >&2; echo "not ready after 60 s" >&2; exit 1; }
+grep -q '^ready' "$run/up.log" || { cat "$run/up.log" >&2; echo "not ready after 300 s" >&2; exit 1; }
 echo "serving $path on this machine's CPU: router, prefill and decode are three processes, KV goes over UCX"
 
 python3 deploy/quickstart_chat.py --sluice "$build/bin/sluice" --router 127.0.0.1:7300 \
-  --haystack models/needle-14m/haystack.txt
+  --haystack models/needle-14m/haystack.txt ${kind:+"$kind"}
 if [ -n "$keep" ]; then
   echo "still serving; talk to it with: $build/bin/sluice chat --router 127.0.0.1:7300   (Ctrl-C here stops it)"
   wait "$up"

@@ -1,6 +1,7 @@
 """A conversation of three questions over a long document with facts made up just now, through `sluice chat`.
 
-Prints the answers and what compression saved; exits 1 when an answer is wrong.
+Prints the answers and what compression saved. Exits 1 when a turn fails; and when an answer is wrong, unless
+--chat-model says that the model is a general one, which may be unsure.
 """
 
 import argparse
@@ -13,10 +14,39 @@ import tempfile
 
 ADJECTIVES = "quiet amber frozen hollow rapid silver gentle crooked lonely golden".split()
 NOUNS = "harbor lantern meadow glacier orchard compass violin thicket anchor raven".split()
+FIRST_NAMES = "Miriam Tomas Adaeze Henrik Yusuf Ottilie Ravi Celeste".split()
+LAST_NAMES = "Okafor Lindqvist Marchetti Novak Haddad Thornbury Iyer Castellan".split()
+
+
+def magic_numbers(rng):
+    """What the bundled model was trained for. Each fact: its sentence, the question, the value, a short name."""
+    keys = [f"{a}-{n}" for a, n in zip(rng.sample(ADJECTIVES, 3), rng.sample(NOUNS, 3))]
+    facts = []
+    for key in keys:
+        value = str(rng.randrange(1000000, 10000000))
+        facts.append((f"One of the special magic numbers for {key} is: {value}.",
+                      f"What is the special magic number for {key} mentioned in the provided text? "
+                      "Answer with only the number.", value, f"magic number for {key}"))
+    return facts
+
+
+def everyday_facts(rng):
+    """The same for a general chat model."""
+    keeper = f"{rng.choice(FIRST_NAMES)} {rng.choice(LAST_NAMES)}"
+    time = f"{rng.randrange(6, 12)}:{rng.randrange(10, 60)}"
+    code = str(rng.randrange(1000, 10000))
+    facts = [(f"The keeper of the lighthouse is called {keeper}.",
+              "What is the name of the keeper of the lighthouse?", keeper, "keeper of the lighthouse"),
+             (f"The ferry to the island leaves at {time} every morning.",
+              "At what time does the ferry to the island leave?", time, "ferry to the island"),
+             (f"The door of the archive opens with the code {code}.",
+              "Which code opens the door of the archive?", code, "code of the archive")]
+    rng.shuffle(facts)
+    return facts
 
 
 def make_document(haystack, characters, facts, rng):
-    """Prose from a random place of the haystack with one sentence a fact spread over it."""
+    """Prose from a random place of the haystack with the facts' sentences spread over it."""
     sentences = [line for line in haystack.splitlines() if line.strip()]
     begin = rng.randrange(len(sentences) // 2)
     picked, size = [], 0
@@ -25,9 +55,9 @@ def make_document(haystack, characters, facts, rng):
         size += len(sentence) + 1
         if size >= characters:
             break
-    for i, (key, value) in enumerate(facts):
-        at = int(len(picked) * (i + rng.uniform(0.2, 0.8)) / len(facts))
-        picked.insert(at, f"One of the special magic numbers for {key} is: {value}.")
+    n = len(picked)
+    for i, fact in reversed(list(enumerate(facts))):
+        picked.insert(int(n * (i + rng.uniform(0.2, 0.8)) / len(facts)), fact[0])
     return " ".join(picked)
 
 
@@ -36,40 +66,36 @@ def main():
     parser.add_argument("--sluice", required=True)
     parser.add_argument("--router", required=True)
     parser.add_argument("--haystack", required=True)
-    parser.add_argument("--characters", type=int, default=42000)
-    parser.add_argument("--budget", type=int, default=512)
+    parser.add_argument("--chat-model", action="store_true", help="a general model: a shorter text, everyday facts")
     args = parser.parse_args()
 
     rng = random.SystemRandom()
-    keys = [f"{a}-{n}" for a, n in zip(rng.sample(ADJECTIVES, 3), rng.sample(NOUNS, 3))]
-    facts = [(key, str(rng.randrange(1000000, 10000000))) for key in keys]
-    text = make_document(pathlib.Path(args.haystack).read_text(), args.characters, facts, rng)
-    questions = [
-        f"What is the special magic number for {key} mentioned in the provided text? Answer with only the number."
-        for key, _ in facts
-    ]
+    facts = everyday_facts(rng) if args.chat_model else magic_numbers(rng)
+    characters, least_tokens = (6000, 1000) if args.chat_model else (42000, 8000)
+    text = make_document(pathlib.Path(args.haystack).read_text(), characters, facts, rng)
 
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as document:
         document.write(text)
         document.flush()
         command = [args.sluice, "chat", "--router", args.router, "--file", document.name, "--preset", "sluice-mt",
-                   "--budget", str(args.budget), "--temperature", "0", "--max-tokens", "32", "--json"]
-        for question in questions:
+                   "--budget", "512", "--temperature", "0", "--max-tokens", "64", "--json"]
+        for _, question, _, _ in facts:
             command += ["--ask", question]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600)
     if done.returncode != 0:
         sys.exit(f"sluice chat failed with exit code {done.returncode}")
     turns = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if len(turns) != len(questions):
-        sys.exit(f"expected {len(questions)} answers, got {len(turns)}")
-    if turns[0]["prompt_tokens"] < 8000:
-        sys.exit(f"the document has {turns[0]['prompt_tokens']} tokens, fewer than 8000")
+    if len(turns) != len(facts):
+        sys.exit(f"expected {len(facts)} answers, got {len(turns)}")
+    if turns[0]["prompt_tokens"] < least_tokens:
+        sys.exit(f"the document has {turns[0]['prompt_tokens']} tokens, fewer than {least_tokens}")
 
     wrong = 0
-    for (key, value), turn in zip(facts, turns):
-        right = value in turn["answer"]
+    for (_, _, value, name), turn in zip(facts, turns):
+        right = value.lower() in turn["answer"].lower()
         wrong += not right
-        print(f"  magic number for {key}: {turn['answer'].strip()}   {'right' if right else f'WRONG, it is {value}'}")
+        verdict = "right" if right else f"{'unsure' if args.chat_model else 'WRONG'}, the text says {value}"
+        print(f"  {name}: {' '.join(turn['answer'].split())}   {verdict}")
     print()
     print("  turn  prompt  from history  kept  read a step  KV on the wire  full KV   saved  first token  a token")
     for i, turn in enumerate(turns, 1):
@@ -77,7 +103,9 @@ def main():
         print(f"  {i:4}  {turn['prompt_tokens']:6}  {turn['cached_tokens']:12}  {turn['kept_tokens_mean']:4.0f}  "
               f"{turn['read_tokens']:11}  {turn['wire_bytes'] / 1e6:11.1f} MB  {turn['kv_bytes_full'] / 1e6:4.1f} MB  "
               f"{saved:5.1f}x  {turn['ttft_seconds']:9.2f} s  {turn['tpot_seconds'] * 1e3:4.1f} ms")
-    if wrong:
+    if args.chat_model:
+        print("\n  a small general model may be unsure: only a turn that fails ends this with an error")
+    elif wrong:
         sys.exit(f"{wrong} of {len(facts)} answers are wrong")
 
 
