@@ -177,6 +177,8 @@ bool ProcessCluster::WaitReady(absl::Duration timeout) {
     for (auto& [name, process] : processes_) live += name != "router" && Alive(name);
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+    // Between calls that fail at once nobody would drive the connection for gRPC's 5 s.
+    context.set_wait_for_ready(true);
     v1::ListWorkersResponse workers;
     if (admin_->ListWorkers(&context, {}, &workers).ok()) {
       for (const v1::Worker& worker : workers.workers()) ready += worker.state() == "ready";
