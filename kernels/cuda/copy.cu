@@ -65,13 +65,13 @@ void Start(const TensorView& src, const TensorView& dst, Rank3 from, Rank3 to, c
 void CudaOps::CopyIn(const void* host, TensorView dst) {
   SLUICE_CHECK(IsContiguous(dst));
   Begin();
-  Keep(ring_.CopyIn(host, dst.data, Bytes(dst), stream_), "CopyIn");
+  Keep(queue_->ring.CopyIn(host, dst.data, Bytes(dst), stream_), "CopyIn");
 }
 
 void CudaOps::CopyOut(TensorView src, void* host) {
   SLUICE_CHECK(IsContiguous(src));
   Begin();
-  if (Bytes(src) > 0) Keep(ring_.CopyOut(src.data, host, Bytes(src), stream_), "CopyOut");
+  if (Bytes(src) > 0) Keep(queue_->ring.CopyOut(src.data, host, Bytes(src), stream_), "CopyOut");
 }
 
 void CudaOps::Copy(TensorView src, TensorView dst) {

@@ -186,6 +186,7 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int index) {
   device.index = index;
   device.n_sms = properties.multiProcessorCount;
   SLUICE_ASSIGN_OR_RETURN(device.cublas, CublasLt::Load());
+  device.queues = std::make_shared<CudaQueuePool>();
   SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(index));
   return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(device, properties.name));
 }

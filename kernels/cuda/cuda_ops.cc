@@ -8,17 +8,41 @@
 
 namespace sluice {
 
-CudaOps::CudaOps(const CudaDevice& device) : device_(device), linear_(new Linear(device.cublas)) {
+CudaQueue::CudaQueue(std::shared_ptr<const CublasLt> cublas) : linear(new Linear(std::move(cublas))) {}
+
+CudaQueue::~CudaQueue() {
+  cudaFree(scratch.data);
+  cudaFree(counters.data);
+  if (stream != nullptr) cudaStreamDestroy(stream);
+}
+
+std::unique_ptr<CudaQueue> CudaQueuePool::Take() {
+  MutexLock lock(&mu_);
+  if (idle_.empty()) return nullptr;
+  std::unique_ptr<CudaQueue> queue = std::move(idle_.back());
+  idle_.pop_back();
+  return queue;
+}
+
+void CudaQueuePool::Give(std::unique_ptr<CudaQueue> queue) {
+  MutexLock lock(&mu_);
+  idle_.push_back(std::move(queue));
+}
+
+CudaOps::CudaOps(const CudaDevice& device) : device_(device), queue_(device.queues->Take()) {
   Begin();
-  Keep(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  if (queue_ == nullptr) {
+    queue_ = std::make_unique<CudaQueue>(device_.cublas);
+    Keep(cudaStreamCreateWithFlags(&queue_->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  stream_ = queue_->stream;
 }
 
 CudaOps::~CudaOps() {
   cudaSetDevice(device_.index);
-  cudaStreamSynchronize(stream_);
-  cudaFree(scratch_.data);
-  cudaFree(counters_.data);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  const bool usable = cudaStreamSynchronize(stream_) == cudaSuccess && stream_ != nullptr;
+  queue_->ring.Forget();
+  if (usable) device_.queues->Give(std::move(queue_));
 }
 
 void CudaOps::Begin() { Keep(cudaSetDevice(device_.index), "cudaSetDevice"); }
@@ -27,14 +51,14 @@ void CudaOps::Keep(cudaError_t error, absl::string_view call) {
   if (error != cudaSuccess && error_.ok()) error_ = CudaStatus(error, call);
 }
 
-char* CudaOps::Grow(Memory* memory, size_t bytes, bool zeroed) {
+char* CudaOps::Grow(CudaQueue::Memory* memory, size_t bytes, bool zeroed) {
   if (bytes <= memory->bytes && memory->data != nullptr) return memory->data;
   constexpr size_t kStep = size_t{1} << 20;
   bytes = (std::max(bytes, memory->bytes + memory->bytes / 2) + kStep - 1) / kStep * kStep;
   if (bytes == 0) bytes = kStep;
   // Ordered with the stream: what is queued still has the old memory.
   if (memory->data != nullptr) Keep(cudaFreeAsync(memory->data, stream_), "cudaFreeAsync");
-  *memory = Memory();
+  *memory = CudaQueue::Memory();
   void* data = nullptr;
   if (cudaError_t e = cudaMallocAsync(&data, bytes, stream_); e != cudaSuccess) {
     Keep(e, "scratch memory");
@@ -49,7 +73,7 @@ char* CudaOps::Grow(Memory* memory, size_t bytes, bool zeroed) {
 absl::Status CudaOps::Sync() {
   Begin();
   Keep(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-  ring_.Deliver();
+  queue_->ring.Deliver();
   return std::exchange(error_, absl::OkStatus());
 }
 

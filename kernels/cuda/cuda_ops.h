@@ -6,23 +6,57 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/base/mutex.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/pinned_ring.h"
 
 namespace sluice {
 
+class Linear;  // linear.h
+
+// What a queue owns on its GPU: memory that grows with use, in order with the stream, and what was prepared
+// for shapes seen before. It outlives the Ops object, because a prefill pass makes a new one.
+struct CudaQueue {
+  // Grow-only device memory.
+  struct Memory {
+    char* data = nullptr;
+    size_t bytes = 0;
+  };
+
+  explicit CudaQueue(std::shared_ptr<const CublasLt> cublas);
+  ~CudaQueue();
+  CudaQueue(const CudaQueue&) = delete;
+  CudaQueue& operator=(const CudaQueue&) = delete;
+
+  cudaStream_t stream = nullptr;
+  PinnedRing ring;
+  Memory scratch, counters;
+  std::unique_ptr<Linear> linear;
+};
+
+// Idle queues of one GPU. Threads: any.
+class CudaQueuePool {
+ public:
+  std::unique_ptr<CudaQueue> Take();  // null: none idle
+  void Give(std::unique_ptr<CudaQueue> queue);
+
+ private:
+  Mutex mu_;
+  std::vector<std::unique_ptr<CudaQueue>> idle_ ABSL_GUARDED_BY(mu_);
+};
+
 // What ops must know of their GPU.
 struct CudaDevice {
   int index = 0;
   int n_sms = 0;
   std::shared_ptr<const CublasLt> cublas;
+  std::shared_ptr<CudaQueuePool> queues;
 };
-
-class Linear;  // linear.h
 
 class CudaOps final : public Ops {
  public:
@@ -57,12 +91,6 @@ class CudaOps final : public Ops {
   void HsaAttention(TensorView q, const PagedKv& cache, TensorView out) override;
 
  private:
-  // Grow-only device memory, ordered with the stream.
-  struct Memory {
-    char* data = nullptr;
-    size_t bytes = 0;
-  };
-
   // Makes this queue's GPU the thread's: first thing of every op.
   void Begin();
   // Keeps the first error of the queue.
@@ -70,18 +98,16 @@ class CudaOps final : public Ops {
   void Launched(absl::string_view op) { Keep(cudaGetLastError(), op); }
   // Scratch of the op at work; null (and an error for Sync) when the device has none left. Contents
   // undefined.
-  char* Reserve(size_t bytes) { return Grow(&scratch_, bytes, false); }
+  char* Reserve(size_t bytes) { return Grow(&queue_->scratch, bytes, false); }
   // `n` counters that are zero, and that the op leaves zero.
   unsigned* Counters(int64_t n) {
-    return reinterpret_cast<unsigned*>(Grow(&counters_, n * sizeof(unsigned), true));
+    return reinterpret_cast<unsigned*>(Grow(&queue_->counters, n * sizeof(unsigned), true));
   }
-  char* Grow(Memory* memory, size_t bytes, bool zeroed);
+  char* Grow(CudaQueue::Memory* memory, size_t bytes, bool zeroed);
 
   const CudaDevice device_;
-  cudaStream_t stream_ = nullptr;
-  PinnedRing ring_;
-  Memory scratch_, counters_;
-  std::unique_ptr<Linear> linear_;
+  std::unique_ptr<CudaQueue> queue_;
+  cudaStream_t stream_;  // the queue's
   absl::Status error_;
 };
 

@@ -148,7 +148,7 @@ void CudaOps::MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumu
     block.out = Row<float>(out, row);
     RoundToBf16Rows(Row<float>(x, row), x.stride[0], block.n, w.cols(), memory + Linear::kWorkspaceBytes,
                     rows.stride(), stream_);
-    if (absl::Status status = linear_->Run(block, memory, stream_); !status.ok() && error_.ok())
+    if (absl::Status status = queue_->linear->Run(block, memory, stream_); !status.ok() && error_.ok())
       error_ = status;
   }
   Launched("MatMul");

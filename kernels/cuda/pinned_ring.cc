@@ -62,6 +62,10 @@ cudaError_t PinnedRing::CopyOut(const void* device, void* host, size_t bytes, cu
 
 void PinnedRing::Deliver() {
   for (const Arrival& a : arrivals_) std::memcpy(a.host, a.pinned, a.bytes);
+  Forget();
+}
+
+void PinnedRing::Forget() {
   arrivals_.clear();
   out_used_ = 0;
 }

@@ -24,6 +24,8 @@ class PinnedRing {
   cudaError_t CopyOut(const void* device, void* host, size_t bytes, cudaStream_t stream);
   // The stream has been synchronised: hands out what was copied.
   void Deliver();
+  // The stream has been synchronised: nobody waits for what was copied.
+  void Forget();
 
  private:
   static constexpr size_t kSegments = 4, kSegmentBytes = size_t{1} << 20, kOutBytes = size_t{8} << 20;

@@ -29,6 +29,25 @@ TEST_P(LinearParity, CopyMovesStridedRows) {
   ExpectSame(all, 0);
 }
 
+// A queue may be built on what an earlier one left; two at a time share nothing.
+TEST_P(LinearParity, QueuesComeAndGo) {
+  auto [w, matrix] = RandomMatrix(64, 96);
+  Tensor x = Random(DType::kF32, {20, 96});
+  ASSERT_TRUE(ops().Sync().ok());
+  for (int round = 0; round < 3; ++round) {
+    std::unique_ptr<Ops> a = backend().NewOps(), b = backend().NewOps();
+    Tensor of_a = Poisoned(DType::kF32, {20, 64}), of_b = Poisoned(DType::kF32, {20, 64});
+    ASSERT_TRUE(ops().Sync().ok());
+    a->MatMul(x.device, *matrix, TensorView(), false, of_a.device);
+    b->MatMul(x.device, *matrix, TensorView(), false, of_b.device);
+    std::vector<float> dropped(20 * 64);
+    b->CopyOut(of_b.device, dropped.data());
+    ASSERT_TRUE(a->Sync().ok());
+    b = nullptr;  // waits for its work
+    EXPECT_EQ(Download(of_a), Download(of_b));
+  }
+}
+
 TEST_P(LinearParity, EmbedReadsRowsOfThePackedMatrix) {
   for (int cols : {64, 576, 33}) {
     auto [w, matrix] = RandomMatrix(130, cols);
