@@ -11,6 +11,11 @@
 #include "common/text/unicode.h"
 
 namespace sluice {
+namespace {
+
+constexpr size_t kMaxTextBytes = size_t{64} << 20;
+
+}  // namespace
 
 absl::Status CheckText(absl::string_view source, absl::string_view text) {
   if (text.empty()) return absl::InvalidArgumentError(absl::StrCat(source, ": empty; give it some text"));
@@ -30,6 +35,9 @@ absl::StatusOr<std::string> ReadTextFd(absl::string_view source, int fd) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return absl::InvalidArgumentError(absl::StrCat(source, ": ", std::strerror(errno)));
     text.append(bytes, count);
+    if (text.size() > kMaxTextBytes)
+      return absl::InvalidArgumentError(
+          absl::StrCat(source, ": more than ", kMaxTextBytes >> 20, " MiB; no model reads that much"));
   }
   SLUICE_RETURN_IF_ERROR(CheckText(source, text));
   return text;

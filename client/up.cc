@@ -187,9 +187,9 @@ Command AddUp(CLI::App* parent) {
       "SLUICE_PORT_BASE", "Network")
       ->check(CLI::Range(1, 65536 - static_cast<int>(kUpPorts)));
   AddFlag(app, "--transport", options->transport,
-          absl::StrCat("of the KV, one of ", absl::StrJoin(TransportNames(), ", ")), "SLUICE_TRANSPORT",
-          "Network")
-      ->check(CLI::IsMember(TransportNames()));
+          absl::StrCat("of the KV, one of ", absl::StrJoin(ProcessTransportNames(), ", ")),
+          "SLUICE_TRANSPORT", "Network")
+      ->check(CLI::IsMember(ProcessTransportNames()));
   AddOptionalFlag(app, "--log-dir", options->log_dir,
                   "logs of the three (default: a new directory under /tmp)", "SLUICE_LOG_DIR", "Files");
   AddOptionalFlag(app, "--sessions-db", options->sessions_db,

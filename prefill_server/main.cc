@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random_id.h"
 #include "common/compression/compression_spec.h"
+#include "common/model/model_dir.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/worker_process.h"
 #include "common/rpc/worker_registration.h"
@@ -30,6 +31,10 @@ absl::Status Serve(Options options) {
   PrefillLabels labels;
   for (const Preset& preset : Presets()) labels.algorithms.push_back(preset.name);
   labels.transports = TransportNames();
+  if (options.worker.model_name.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(ModelShape shape, OpenShape(options.worker.model));
+    options.worker.model_name = shape.name;
+  }
   MetricsRegistry registry({"prefill", options.worker.model_name, SLUICE_VERSION});
   PrefillMetrics metrics(&registry, labels);
   KvTransferMetrics transfer_metrics(&registry);
@@ -55,11 +60,13 @@ absl::Status Serve(Options options) {
   sender.shape = model.kv_shape();
   sender.ring_slots = options.worker.ring_slots;
   sender.slot_bytes = static_cast<size_t>(options.worker.slot_kib) << 10;
-  SendLoop send_loop(sender, std::move(transport), &clock, &metrics, &transfer_metrics);
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<SendLoop> send_loop,
+      SendLoop::Create(sender, std::move(transport), &clock, &metrics, &transfer_metrics));
   options.loop.history_bytes = static_cast<size_t>(options.history_memory_mb) << 20;
   options.loop.work_bytes = static_cast<size_t>(options.work_memory_mb) << 20;
-  PrefillLoop prefill_loop(&model, &send_loop, options.loop, &clock, &metrics);
-  PrefillService service(&model, &prefill_loop, &send_loop, &clock);
+  PrefillLoop prefill_loop(&model, send_loop.get(), options.loop, &clock, &metrics);
+  PrefillService service(&model, &prefill_loop, send_loop.get(), &clock);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
                           RpcServer::Start({options.worker.listen, "--listen"}, {&service}));
 
@@ -88,7 +95,7 @@ absl::Status Serve(Options options) {
   registration.Stop();
   server->Stop(absl::Seconds(options.worker.stop_seconds));
   prefill_loop.Stop();
-  send_loop.Stop();
+  send_loop->Stop();
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/status.h"
 #include "common/rpc/gates_codec.h"
 #include "sluice/internal/v1/handoff.grpc.pb.h"
 
@@ -93,15 +94,25 @@ void DialledStream::Close() {
 
 }  // namespace
 
-SendLoop::SendLoop(HandoffSenderOptions options, std::unique_ptr<KvTransport> transport, const Clock* clock,
+absl::StatusOr<std::unique_ptr<SendLoop>> SendLoop::Create(HandoffSenderOptions options,
+                                                           std::unique_ptr<KvTransport> transport,
+                                                           const Clock* clock, PrefillMetrics* metrics,
+                                                           KvTransferMetrics* transfer_metrics) {
+  std::unique_ptr<SendLoop> loop(
+      new SendLoop(options.shape, std::move(transport), clock, metrics, transfer_metrics));
+  SLUICE_ASSIGN_OR_RETURN(loop->sender_,
+                          HandoffSender::Create(std::move(options), loop->transport_.get(), loop.get()));
+  loop->thread_ = NamedThread("transfer", [loop = loop.get()] { loop->Run(); });
+  return loop;
+}
+
+SendLoop::SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, const Clock* clock,
                    PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics)
-    : shape_(options.shape),
+    : shape_(shape),
       transport_(std::move(transport)),
       clock_(clock),
       metrics_(metrics),
-      transfer_metrics_(transfer_metrics),
-      sender_(std::move(HandoffSender::Create(std::move(options), transport_.get(), this)).value()),
-      thread_("transfer", [this] { Run(); }) {}
+      transfer_metrics_(transfer_metrics) {}
 
 SendLoop::~SendLoop() { Stop(); }
 

@@ -27,8 +27,11 @@ class SendLoop final : public SenderHost {
   static constexpr absl::Duration kParkTime = absl::Seconds(30);
   static constexpr absl::Duration kShortParkTime = absl::Seconds(2);
 
-  SendLoop(HandoffSenderOptions options, std::unique_ptr<KvTransport> transport, const Clock* clock,
-           PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics);
+  // ResourceExhausted, InvalidArgument: the send ring cannot be had.
+  static absl::StatusOr<std::unique_ptr<SendLoop>> Create(HandoffSenderOptions options,
+                                                          std::unique_ptr<KvTransport> transport,
+                                                          const Clock* clock, PrefillMetrics* metrics,
+                                                          KvTransferMetrics* transfer_metrics);
   ~SendLoop() override;
 
   void Offer(std::shared_ptr<PrefillJob> job);  // compute starts
@@ -43,6 +46,8 @@ class SendLoop final : public SenderHost {
   int live() const { return live_; }  // jobs known here
 
  private:
+  SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, const Clock* clock,
+           PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics);
   struct Job {
     std::shared_ptr<PrefillJob> job;
     HandoffKey key;  // of the attempt under way

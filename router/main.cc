@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "common/compression/resolved_gates.h"
 #include "common/rpc/worker_process.h"
@@ -35,12 +36,17 @@ std::string PolicyNames() {
 void AddFlags(CLI::App* app, Options* options) {
   app->set_config("--config", "", "TOML file with the options below; flags and environment go before it")
       ->envname("SLUICE_CONFIG");
+  app->allow_config_extras(CLI::config_extras_mode::error);
   auto add = [app](const char* flag, auto& value, const std::string& help, const char* env,
                    const char* group) {
     return app->add_option(flag, value, help)->envname(env)->group(group)->capture_default_str();
   };
   auto seconds = [&](const char* flag, double& value, const std::string& help, const char* env) {
-    add(flag, value, help + " [seconds]", env, "Time")->check(CLI::Range(0.001, 1e6));
+    add(flag, value, help + " [seconds]", env, "Time")->check([](const std::string& text) {
+      double value = 0;  // a NaN is in no range
+      const bool good = absl::SimpleAtod(text, &value) && value >= 0.001 && value <= 1e6;
+      return good ? std::string() : "want seconds from 0.001 to 1000000, got '" + text + "'";
+    });
   };
   add("--model", options->model, "Hugging Face directory or GGUF file, the workers' own", "SLUICE_MODEL",
       "Model")
@@ -81,7 +87,8 @@ void AddFlags(CLI::App* app, Options* options) {
           "SLUICE_BUSY_WAIT");
   seconds("--stop-timeout", options->stop_seconds, "requests in flight get so long at shutdown",
           "SLUICE_STOP_TIMEOUT");
-  add("--log-level", options->log_level, "trace, debug, info, warn, error", "SLUICE_LOG_LEVEL", "Logs");
+  add("--log-level", options->log_level, "trace, debug, info, warn, error", "SLUICE_LOG_LEVEL", "Logs")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   app->footer(
       "Example:\n"
       "  sluice-router --model models/needle-14m --listen 0.0.0.0:7100 --sessions-db "

@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-constexpr int kMaxMetadata = 16;
+constexpr size_t kMaxMetadata = 16;
 constexpr size_t kMaxMetadataBytes = 4096;
 constexpr size_t kMaxRequestIdBytes = 128;
 
@@ -25,14 +25,7 @@ absl::Status CheckShared(const ServedModel& model, const Request& request) {
   if (request.request_id().size() > kMaxRequestIdBytes) {
     return BadField("request_id", absl::StrCat(request.request_id().size(), " bytes; at most 128"));
   }
-  if (request.metadata_size() > kMaxMetadata) {
-    return BadField("metadata", absl::StrCat(request.metadata_size(), " entries; at most 16"));
-  }
-  for (const auto& [key, value] : request.metadata()) {
-    if (key.size() + value.size() > kMaxMetadataBytes)
-      return BadField("metadata", "an entry above 4096 bytes");
-  }
-  return absl::OkStatus();
+  return CheckMetadata(request.metadata());
 }
 
 absl::Status CheckMessages(const google::protobuf::RepeatedPtrField<v1::Message>& messages,
@@ -122,6 +115,17 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
 }
 
 }  // namespace
+
+absl::Status CheckMetadata(const google::protobuf::Map<std::string, std::string>& metadata) {
+  if (metadata.size() > kMaxMetadata) {
+    return BadField("metadata", absl::StrCat(metadata.size(), " entries; at most ", kMaxMetadata));
+  }
+  for (const auto& [key, value] : metadata) {
+    if (key.size() + value.size() > kMaxMetadataBytes)
+      return BadField("metadata", absl::StrCat("an entry above ", kMaxMetadataBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckModelName(const ServedModel& model, const std::string& name) {
   if (name.empty() || name == model.name) return absl::OkStatus();

@@ -54,6 +54,9 @@ struct RequestPlan {
 };
 
 // Which model a request names; NotFound when it is not `model`.
+// Of requests and of sessions.
+absl::Status CheckMetadata(const google::protobuf::Map<std::string, std::string>& metadata);
+
 absl::Status CheckModelName(const ServedModel& model, const std::string& name);
 
 // What can be said before the session is read: fields, bounds, texts.

@@ -4,9 +4,15 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "router/compression_codec.h"
 
 namespace sluice {
+namespace {
+
+constexpr size_t kMaxLoggedError = 512;  // bytes; a client chooses parts of it
+
+}  // namespace
 
 RequestRecord::RequestRecord(const RunServices* services, std::string method)
     : services_(services), method_(std::move(method)), accepted_(services->clock->Now()) {}
@@ -102,8 +108,8 @@ void RequestRecord::Ended(const absl::Status& status, const RequestPlan& plan, c
   int emitted = text == nullptr ? 0 : static_cast<int>(text->ids().size());
   spdlog::info("ended request={} method={} code={} tokens={} attempts={} seconds={:.3f}{}{}",
                plan.request_id.empty() ? "-" : plan.request_id, method_, code, emitted,
-               flow == nullptr ? 0 : flow->attempt(), total,
-               status.ok() ? "" : " error=", std::string(status.message()));
+               flow == nullptr ? 0 : flow->attempt(), total, status.ok() ? "" : " error=",
+               absl::Utf8SafeCEscape(status.message().substr(0, kMaxLoggedError)));
   if (status.ok()) return CountServed(plan, emitted);
   services_->stats->failed += 1;
   if (absl::IsCancelled(status)) CountCancelled(flow == nullptr ? FlowStage::kQueued : flow->stage());

@@ -72,10 +72,7 @@ grpc::ServerUnaryReactor* SessionsService::CreateSession(grpc::CallbackServerCon
                                                          v1::Session* response) {
   return OnPool(context, [=, this]() -> absl::Status {
     SLUICE_RETURN_IF_ERROR(CheckModelName(*services_->model, request->model()));
-    if (request->metadata_size() > kMaxSessionMetadata) {
-      return BadField("metadata",
-                      absl::StrCat(request->metadata_size(), " entries; at most ", kMaxSessionMetadata));
-    }
+    SLUICE_RETURN_IF_ERROR(CheckMetadata(request->metadata()));
     NewSession session;
     session.owner = kOwner;
     session.model = services_->model->name;

@@ -4,9 +4,8 @@
 
 #include <cstring>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/host_port.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -14,31 +13,19 @@ namespace {
 
 constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
 
-// civetweb would read more into it: lists, and suffixes that switch on TLS or redirects.
-bool IsHostAndPort(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0) return false;
-  const std::string port = address.substr(colon + 1);
-  int number = 0;
-  return port.find_first_not_of("0123456789") == std::string::npos && absl::SimpleAtoi(port, &number) &&
-         number <= 65535 && address.find_first_of(", +") == std::string::npos;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(const std::string& address,
                                                                 absl::string_view flag,
                                                                 std::function<std::string()> render) {
-  if (!IsHostAndPort(address)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": want host:port with a port from 0 to 65535, got '", address, "'"));
-  }
+  SLUICE_RETURN_IF_ERROR(CheckHostPort(flag, address));
   std::unique_ptr<MetricsHttp> http(new MetricsHttp(std::move(render)));
   mg_callbacks callbacks;
   memset(&callbacks, 0, sizeof(callbacks));
   callbacks.log_message = &OnLog;
-  const char* options[] = {"listening_ports",    address.c_str(), "num_threads", "2",
-                           "request_timeout_ms", "5000",          nullptr};
+  // A connection that says nothing holds a thread for a second.
+  const char* options[] = {"listening_ports",    address.c_str(), "num_threads", "8",
+                           "request_timeout_ms", "1000",          nullptr};
   http->context_ = mg_start(&callbacks, http.get(), options);
   if (http->context_ == nullptr) {
     MutexLock lock(&http->mu_);

@@ -6,11 +6,14 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/host_port.h"
+#include "common/base/status.h"
 
 namespace sluice {
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options,
                                                             const std::vector<grpc::Service*>& services) {
+  SLUICE_RETURN_IF_ERROR(CheckHostPort(options.flag, options.address));
   static std::once_flag health;
   std::call_once(health, [] { grpc::EnableDefaultHealthCheckService(true); });
   if (options.reflection) {
@@ -23,12 +26,16 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
   builder.SetMaxSendMessageSize(options.max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Peers watch idle connections (a prompt computes in silence); by default gRPC hangs up on them for it.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &server->port_);
   for (grpc::Service* service : services) builder.RegisterService(service);
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || server->port_ == 0) {
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.address, ": is the port taken? Change ", options.flag));
+        absl::StrCat("cannot listen on ", options.address,
+                     ": is the port taken, or the host not of this machine? Change ", options.flag));
   }
   server->SetServing("", true);
   return server;

@@ -27,6 +27,7 @@ sigset_t StopSignals() {
 
 void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
   app->set_config("--config", "", "TOML file with the options below")->envname("SLUICE_CONFIG");
+  app->allow_config_extras(CLI::config_extras_mode::error);
   auto add = [app](const char* flag, auto& value, const char* help, const char* env, const char* group) {
     return app->add_option(flag, value, help)->envname(env)->group(group)->capture_default_str();
   };
@@ -48,14 +49,17 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
       "SLUICE_STOP_TIMEOUT", "Network")
       ->check(CLI::Range(0, 3600));
   add("--transport", options->transport,
-      absl::StrCat("one of ", absl::StrJoin(TransportNames(), ", ")).c_str(), "SLUICE_TRANSPORT", "Hand-off");
+      absl::StrCat("one of ", absl::StrJoin(ProcessTransportNames(), ", ")).c_str(), "SLUICE_TRANSPORT",
+      "Hand-off")
+      ->check(CLI::IsMember(ProcessTransportNames()));
   add("--ucx-tls", options->ucx_tls, "UCX transports, comma-separated (default: tcp)", "SLUICE_UCX_TLS",
       "Hand-off");
   add("--ring-slots", options->ring_slots, "slots of a ring", "SLUICE_RING_SLOTS", "Hand-off")
       ->check(CLI::Range(1, 1024));
   add("--slot-kib", options->slot_kib, "KiB of a slot", "SLUICE_SLOT_KIB", "Hand-off")
       ->check(CLI::Range(4, 1 << 20));
-  add("--log-level", options->log_level, "trace, debug, info, warn, error", "SLUICE_LOG_LEVEL", "Logs");
+  add("--log-level", options->log_level, "trace, debug, info, warn, error", "SLUICE_LOG_LEVEL", "Logs")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
 }
 
 absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,

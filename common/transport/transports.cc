@@ -34,11 +34,12 @@ Made MakeUcxShm(const TransportOptions&) {
 struct Entry {
   const char* name;
   Made (*make)(const TransportOptions&);
+  bool leaves_process;
 };
 constexpr Entry kTransports[] = {
-    {"loopback", MakeLoopback},  // one process
-    {"ucx", MakeUcx},            // between hosts, or processes of one host: TCP, RDMA
-    {"ucx-shm", MakeUcxShm},     // processes of one host: shared memory
+    {"loopback", MakeLoopback, false},
+    {"ucx", MakeUcx, true},         // between hosts, or processes of one host: TCP, RDMA
+    {"ucx-shm", MakeUcxShm, true},  // processes of one host: shared memory
 };
 
 }  // namespace
@@ -46,6 +47,13 @@ constexpr Entry kTransports[] = {
 std::vector<std::string> TransportNames() {
   std::vector<std::string> names;
   for (const Entry& entry : kTransports) names.push_back(entry.name);
+  return names;
+}
+
+std::vector<std::string> ProcessTransportNames() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kTransports)
+    if (entry.leaves_process) names.push_back(entry.name);
   return names;
 }
 

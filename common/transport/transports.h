@@ -19,5 +19,6 @@ struct TransportOptions {
 absl::StatusOr<std::unique_ptr<KvTransport>> MakeTransport(absl::string_view name,
                                                            const TransportOptions& options);
 std::vector<std::string> TransportNames();
+std::vector<std::string> ProcessTransportNames();  // those that leave the process
 
 }  // namespace sluice

@@ -88,8 +88,8 @@ TestPrefill::TestPrefill(const Model& model, const std::string& transport, Prefi
   sender.incarnation = RandomId128();
   sender.compatibility = CompatibilityOf(model);
   sender.shape = model.kv_shape();
-  send_loop_ = std::make_unique<SendLoop>(sender, Transport(transport), &clock_, metrics_.get(),
-                                          transfer_metrics_.get());
+  send_loop_ =
+      *SendLoop::Create(sender, Transport(transport), &clock_, metrics_.get(), transfer_metrics_.get());
   prefill_loop_ = std::make_unique<PrefillLoop>(&model, send_loop_.get(), options, &clock_, metrics_.get());
   service_ = std::make_unique<PrefillService>(&model, prefill_loop_.get(), send_loop_.get(), &clock_);
   server_ = Listen({service_.get()});

@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file_map.h"
+#include "common/base/host_port.h"
 #include "common/base/queue.h"
 #include "common/base/random_id.h"
 #include "common/base/status.h"
@@ -54,6 +55,17 @@ TEST(SteadyClock, NeverGoesBack) {
   SteadyClock clock;
   absl::Time a = clock.Now();
   EXPECT_LE(a, clock.Now());
+}
+
+TEST(HostPort, TakesAPortOf16BitsAndNothingBehindIt) {
+  for (const char* good : {"127.0.0.1:0", "0.0.0.0:65535", "[::1]:7100", "localhost:80"})
+    EXPECT_TRUE(CheckHostPort("--listen", good).ok()) << good;
+  for (const char* bad :
+       {"127.0.0.1:99999", "127.0.0.1:", ":7100", "7100", "", "host:-1", "a:1,b:2", "host:443s", "a b:1"}) {
+    const absl::Status status = CheckHostPort("--listen", bad);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad;
+    EXPECT_NE(status.message().find("--listen"), std::string::npos) << status;
+  }
 }
 
 }  // namespace
