@@ -5,6 +5,23 @@
 
 namespace sluice {
 
+void CheckRope(const TensorView& x, const TensorView& positions, const TensorView& cos_sin,
+               const TensorView& shift) {
+  SLUICE_CHECK(x.rank == 3);
+  const int64_t n = x.shape[0], heads = x.shape[1], d = x.shape[2], context = cos_sin.shape[0];
+  SLUICE_CHECK(Is(x, DType::kF32, {n, heads, d}) && d % 2 == 0 && Is(positions, DType::kI32, {n}));
+  SLUICE_CHECK(Is(cos_sin, DType::kF32, {context, d}));
+  SLUICE_CHECK(shift.empty() || Is(shift, DType::kF32, {heads, d}));
+}
+
+void CheckStoreKv(const TensorView& k, const TensorView& v, const TensorView& k_out,
+                  const TensorView& v_out) {
+  SLUICE_CHECK(k.rank == 3 && IsKvDType(k_out.dtype));
+  const int64_t n = k.shape[0], heads = k.shape[1], d = k.shape[2];
+  SLUICE_CHECK(Is(k, DType::kF32, {n, heads, d}) && Is(v, DType::kF32, {n, heads, d}));
+  SLUICE_CHECK(Is(k_out, k_out.dtype, {heads, n, d}) && Is(v_out, k_out.dtype, {heads, n, d}));
+}
+
 void CheckAttention(const AttentionArgs& a) {
   const int64_t n = a.q.shape[0], q_heads = a.q.shape[1], d = a.q.shape[2];
   const int64_t kv_heads = a.k.shape[0], len = a.k.shape[1];
@@ -38,6 +55,22 @@ void CheckPagedKv(const PagedKv& cache) {
   if (cache.hsa.empty()) return;
   SLUICE_CHECK(Is(cache.hsa, DType::kI32, {n_slots, 3}));
   SLUICE_CHECK(Is(cache.chunk_table, DType::kI32, {n_slots, heads, cache.chunk_table.shape[2]}));
+}
+
+void CheckScatterKv(const TensorView& k, const TensorView& v, const PagedKv& cache, int slot, int kv_head,
+                    int row_begin) {
+  CheckPagedKv(cache);
+  const int64_t n = k.shape[0], d = cache.head_dim;
+  SLUICE_CHECK(Is(k, cache.dtype, {n, d}) && Is(v, cache.dtype, {n, d}));
+  SLUICE_CHECK(slot >= 0 && slot < cache.kept_len.shape[0] && kv_head >= 0 && kv_head < cache.n_kv_heads);
+  SLUICE_CHECK(row_begin >= 0 && row_begin + n <= cache.page_table.shape[2] * PagedKv::kPageRows);
+}
+
+void CheckAppendKv(const TensorView& k, const TensorView& v, const PagedKv& cache) {
+  CheckPagedKv(cache);
+  const int64_t batch = k.shape[0], heads = cache.n_kv_heads, d = cache.head_dim;
+  SLUICE_CHECK(Is(k, DType::kF32, {batch, heads, d}) && Is(v, DType::kF32, {batch, heads, d}));
+  SLUICE_CHECK(Is(cache.slots, DType::kI32, {batch}));
 }
 
 void CheckDecode(const TensorView& q, const PagedKv& cache, const TensorView& out) {

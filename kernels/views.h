@@ -1,6 +1,8 @@
-// Role: what ops ask of their views, on every backend. A wrong shape is a bug of the caller: SLUICE_CHECK(Is(...)).
+// Role: what ops ask of their views, on every backend. A wrong shape is a bug of the caller:
+// SLUICE_CHECK(Is(...)).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -15,6 +17,22 @@ inline bool Is(const TensorView& view, DType dtype, std::initializer_list<int64_
   for (int64_t n : shape)
     if (view.shape[d++] != n) return false;
   return view.rank == 0 || view.shape[view.rank - 1] <= 1 || view.stride[view.rank - 1] == 1;
+}
+
+// No gaps at all.
+inline bool IsContiguous(const TensorView& view) {
+  int64_t expected = 1;
+  for (int d = view.rank - 1; d >= 0; --d) {
+    if (view.shape[d] != 1 && view.stride[d] != expected) return false;
+    expected *= view.shape[d];
+  }
+  return true;
+}
+
+inline size_t Bytes(const TensorView& view) {
+  size_t n = DTypeSize(view.dtype);
+  for (int d = 0; d < view.rank; ++d) n *= view.shape[d];
+  return n;
 }
 
 inline bool IsKvDType(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }

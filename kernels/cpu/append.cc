@@ -3,15 +3,14 @@
 #include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/paged_rows.h"
+#include "kernels/op_checks.h"
 #include "kernels/views.h"
 
 namespace sluice {
 
 void CpuOps::AppendKv(TensorView k, TensorView v, const PagedKv& cache) {
-  CheckPagedKv(cache);
+  CheckAppendKv(k, v, cache);
   const int64_t batch = k.shape[0], heads = cache.n_kv_heads, d = cache.head_dim;
-  SLUICE_CHECK(Is(k, DType::kF32, {batch, heads, d}) && Is(v, DType::kF32, {batch, heads, d}));
-  SLUICE_CHECK(Is(cache.slots, DType::kI32, {batch}));
   ForRange(batch * heads, 16 * d, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / heads;

@@ -2,24 +2,10 @@
 
 #include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/views.h"
 
 namespace sluice {
 namespace {
-
-bool IsContiguous(const TensorView& view) {
-  int64_t expected = 1;
-  for (int d = view.rank - 1; d >= 0; --d) {
-    if (view.shape[d] != 1 && view.stride[d] != expected) return false;
-    expected *= view.shape[d];
-  }
-  return true;
-}
-
-size_t Bytes(const TensorView& view) {
-  size_t n = DTypeSize(view.dtype);
-  for (int d = 0; d < view.rank; ++d) n *= view.shape[d];
-  return n;
-}
 
 // A view of rank 3: leading dimensions of 1 added.
 TensorView AsRank3(TensorView view) {

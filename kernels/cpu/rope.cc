@@ -1,15 +1,13 @@
 #include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/op_checks.h"
 #include "kernels/views.h"
 
 namespace sluice {
 
 void CpuOps::Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift) {
-  SLUICE_CHECK(x.rank == 3);
+  CheckRope(x, positions, cos_sin, shift);
   const int64_t n = x.shape[0], heads = x.shape[1], d = x.shape[2], context = cos_sin.shape[0];
-  SLUICE_CHECK(Is(x, DType::kF32, {n, heads, d}) && d % 2 == 0 && Is(positions, DType::kI32, {n}));
-  SLUICE_CHECK(Is(cos_sin, DType::kF32, {context, d}));
-  SLUICE_CHECK(shift.empty() || Is(shift, DType::kF32, {heads, d}));
   ForRange(n, heads * d, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int32_t position = positions.as<int32_t>()[i];

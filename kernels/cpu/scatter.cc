@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/paged_rows.h"
+#include "kernels/op_checks.h"
 #include "kernels/views.h"
 
 namespace sluice {
@@ -20,11 +20,8 @@ void RebuildBounds(const PagedRows& rows, const PageBounds& bounds, int page, in
 
 void CpuOps::ScatterKv(TensorView k, TensorView v, const PagedKv& cache, int slot, int kv_head,
                        int row_begin) {
-  CheckPagedKv(cache);
+  CheckScatterKv(k, v, cache, slot, kv_head, row_begin);
   const int64_t n = k.shape[0], d = cache.head_dim;
-  SLUICE_CHECK(Is(k, cache.dtype, {n, d}) && Is(v, cache.dtype, {n, d}));
-  SLUICE_CHECK(slot >= 0 && slot < cache.kept_len.shape[0] && kv_head >= 0 && kv_head < cache.n_kv_heads);
-  SLUICE_CHECK(row_begin >= 0 && row_begin + n <= cache.page_table.shape[2] * PagedKv::kPageRows);
   const PagedRows rows(cache, slot, kv_head);
   const int page = HsaOf(cache, slot).page;
   ForRange(n, 2 * d, [&](int64_t begin, int64_t end) {

@@ -1,16 +1,14 @@
 #include <cstring>
 
-#include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/op_checks.h"
 #include "kernels/views.h"
 
 namespace sluice {
 
 void CpuOps::StoreKv(TensorView k, TensorView v, TensorView k_out, TensorView v_out) {
-  SLUICE_CHECK(k.rank == 3 && IsKvDType(k_out.dtype));
+  CheckStoreKv(k, v, k_out, v_out);
   const int64_t n = k.shape[0], heads = k.shape[1], d = k.shape[2];
-  SLUICE_CHECK(Is(k, DType::kF32, {n, heads, d}) && Is(v, DType::kF32, {n, heads, d}));
-  SLUICE_CHECK(Is(k_out, k_out.dtype, {heads, n, d}) && Is(v_out, k_out.dtype, {heads, n, d}));
   auto store = [&](const float* from, const TensorView& to, int64_t h, int64_t i) {
     if (to.dtype == DType::kBF16) {
       kernels_.row->round_to_bf16(from, static_cast<int>(d), Row<uint16_t>(to, h, i));

@@ -1,4 +1,3 @@
-#include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/paged_cache.cuh"
 #include "kernels/op_checks.h"
@@ -42,10 +41,8 @@ __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64
 }  // namespace
 
 void CudaOps::AppendKv(TensorView k, TensorView v, const PagedKv& cache) {
-  CheckPagedKv(cache);
+  CheckAppendKv(k, v, cache);
   const int64_t batch = k.shape[0], heads = cache.n_kv_heads, d = cache.head_dim;
-  SLUICE_CHECK(Is(k, DType::kF32, {batch, heads, d}) && Is(v, DType::kF32, {batch, heads, d}));
-  SLUICE_CHECK(Is(cache.slots, DType::kI32, {batch}));
   if (batch == 0) return;
   Begin();
   auto kernel = cache.dtype == DType::kBF16 ? &AppendRow<Bf16> : &AppendRow<float>;

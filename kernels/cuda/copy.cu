@@ -1,24 +1,10 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/views.h"
 
 namespace sluice {
 namespace {
-
-bool IsContiguous(const TensorView& view) {
-  int64_t expected = 1;
-  for (int d = view.rank - 1; d >= 0; --d) {
-    if (view.shape[d] != 1 && view.stride[d] != expected) return false;
-    expected *= view.shape[d];
-  }
-  return true;
-}
-
-size_t Bytes(const TensorView& view) {
-  size_t n = DTypeSize(view.dtype);
-  for (int d = 0; d < view.rank; ++d) n *= view.shape[d];
-  return n;
-}
 
 struct Strides {
   int64_t s0, s1, s2;  // in units of T

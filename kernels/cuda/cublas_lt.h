@@ -1,5 +1,5 @@
 // Role: the functions of cuBLASLt that we call, from the shared library opened at run time. Why not linked: a
-// binary with this backend must start, and serve on the CPU, where the half gigabyte of the library is
+// binary with this backend must start where the half gigabyte of the library is
 // absent. Threads: immutable once loaded.
 #pragma once
 

@@ -1,6 +1,6 @@
-#include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/op_checks.h"
 #include "kernels/views.h"
 
 namespace sluice {
@@ -27,11 +27,8 @@ __global__ void RotatePairs(float* x, int64_t row_stride, int64_t head_stride, i
 }  // namespace
 
 void CudaOps::Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift) {
-  SLUICE_CHECK(x.rank == 3);
+  CheckRope(x, positions, cos_sin, shift);
   const int64_t n = x.shape[0], heads = x.shape[1], d = x.shape[2], context = cos_sin.shape[0];
-  SLUICE_CHECK(Is(x, DType::kF32, {n, heads, d}) && d % 2 == 0 && Is(positions, DType::kI32, {n}));
-  SLUICE_CHECK(Is(cos_sin, DType::kF32, {context, d}));
-  SLUICE_CHECK(shift.empty() || Is(shift, DType::kF32, {heads, d}));
   if (n == 0) return;
   Begin();
   RotatePairs<<<CeilDiv(n * heads * d / 2, 256), 256, 0, stream_>>>(

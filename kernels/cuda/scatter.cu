@@ -1,4 +1,3 @@
-#include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/paged_cache.cuh"
 #include "kernels/op_checks.h"
@@ -58,11 +57,8 @@ __global__ void WriteRows(PagedCache cache, NewRows<T> a, int copy_blocks) {
 
 void CudaOps::ScatterKv(TensorView k, TensorView v, const PagedKv& cache, int slot, int kv_head,
                         int row_begin) {
-  CheckPagedKv(cache);
+  CheckScatterKv(k, v, cache, slot, kv_head, row_begin);
   const int64_t n = k.shape[0], d = cache.head_dim;
-  SLUICE_CHECK(Is(k, cache.dtype, {n, d}) && Is(v, cache.dtype, {n, d}));
-  SLUICE_CHECK(slot >= 0 && slot < cache.kept_len.shape[0] && kv_head >= 0 && kv_head < cache.n_kv_heads);
-  SLUICE_CHECK(row_begin >= 0 && row_begin + n <= cache.page_table.shape[2] * PagedKv::kPageRows);
   if (n == 0) return;
   Begin();
   const int copy_blocks = static_cast<int>(CeilDiv(n, kThreads / kWarp));

@@ -1,6 +1,6 @@
-#include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/op_checks.h"
 #include "kernels/views.h"
 
 namespace sluice {
@@ -28,10 +28,8 @@ __global__ void RoundRows(Side k, Side v, int64_t n, int heads, int d) {
 }  // namespace
 
 void CudaOps::StoreKv(TensorView k, TensorView v, TensorView k_out, TensorView v_out) {
-  SLUICE_CHECK(k.rank == 3 && IsKvDType(k_out.dtype));
+  CheckStoreKv(k, v, k_out, v_out);
   const int64_t n = k.shape[0], heads = k.shape[1], d = k.shape[2];
-  SLUICE_CHECK(Is(k, DType::kF32, {n, heads, d}) && Is(v, DType::kF32, {n, heads, d}));
-  SLUICE_CHECK(Is(k_out, k_out.dtype, {heads, n, d}) && Is(v_out, k_out.dtype, {heads, n, d}));
   if (n == 0) return;
   Begin();
   auto side = [](const TensorView& from, const TensorView& to) {
