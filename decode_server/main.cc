@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random_id.h"
-#include "common/model/model_dir.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/worker_process.h"
 #include "common/rpc/worker_registration.h"
@@ -27,10 +26,7 @@ struct Options {
 
 absl::Status Serve(Options options) {
   if (options.worker.name.empty()) options.worker.name = absl::StrCat("decode-", getpid());
-  if (options.worker.model_name.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(ModelShape shape, OpenShape(options.worker.model));
-    options.worker.model_name = shape.name;
-  }
+  SLUICE_RETURN_IF_ERROR(NameModel(&options.worker));
   MetricsRegistry registry({"decode", options.worker.model_name, SLUICE_VERSION});
   DecodeMetrics metrics(&registry);
   KvTransferMetrics transfer_metrics(&registry);

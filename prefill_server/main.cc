@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random_id.h"
 #include "common/compression/compression_spec.h"
-#include "common/model/model_dir.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/worker_process.h"
 #include "common/rpc/worker_registration.h"
@@ -31,10 +30,7 @@ absl::Status Serve(Options options) {
   PrefillLabels labels;
   for (const Preset& preset : Presets()) labels.algorithms.push_back(preset.name);
   labels.transports = TransportNames();
-  if (options.worker.model_name.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(ModelShape shape, OpenShape(options.worker.model));
-    options.worker.model_name = shape.name;
-  }
+  SLUICE_RETURN_IF_ERROR(NameModel(&options.worker));
   MetricsRegistry registry({"prefill", options.worker.model_name, SLUICE_VERSION});
   PrefillMetrics metrics(&registry, labels);
   KvTransferMetrics transfer_metrics(&registry);

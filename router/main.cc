@@ -34,9 +34,7 @@ std::string PolicyNames() {
 }
 
 void AddFlags(CLI::App* app, Options* options) {
-  app->set_config("--config", "", "TOML file with the options below; flags and environment go before it")
-      ->envname("SLUICE_CONFIG");
-  app->allow_config_extras(CLI::config_extras_mode::error);
+  AddProcessFlags(app, &options->log_level);
   auto add = [app](const char* flag, auto& value, const std::string& help, const char* env,
                    const char* group) {
     return app->add_option(flag, value, help)->envname(env)->group(group)->capture_default_str();
@@ -87,8 +85,6 @@ void AddFlags(CLI::App* app, Options* options) {
           "SLUICE_BUSY_WAIT");
   seconds("--stop-timeout", options->stop_seconds, "requests in flight get so long at shutdown",
           "SLUICE_STOP_TIMEOUT");
-  add("--log-level", options->log_level, "trace, debug, info, warn, error", "SLUICE_LOG_LEVEL", "Logs")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   app->footer(
       "Example:\n"
       "  sluice-router --model models/needle-14m --listen 0.0.0.0:7100 --sessions-db "

@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMaxMetadata = 16;
+constexpr size_t kMaxMetadata = kMaxSessionMetadata;
 constexpr size_t kMaxMetadataBytes = 4096;
 constexpr size_t kMaxRequestIdBytes = 128;
 

@@ -25,9 +25,19 @@ sigset_t StopSignals() {
 
 }  // namespace
 
-void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
-  app->set_config("--config", "", "TOML file with the options below")->envname("SLUICE_CONFIG");
+void AddProcessFlags(CLI::App* app, std::string* log_level) {
+  app->set_config("--config", "", "TOML file with the options below; flags and environment go before it")
+      ->envname("SLUICE_CONFIG");
   app->allow_config_extras(CLI::config_extras_mode::error);
+  app->add_option("--log-level", *log_level, "trace, debug, info, warn, error")
+      ->envname("SLUICE_LOG_LEVEL")
+      ->group("Logs")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+}
+
+void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
+  AddProcessFlags(app, &options->log_level);
   auto add = [app](const char* flag, auto& value, const char* help, const char* env, const char* group) {
     return app->add_option(flag, value, help)->envname(env)->group(group)->capture_default_str();
   };
@@ -58,8 +68,13 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
       ->check(CLI::Range(1, 1024));
   add("--slot-kib", options->slot_kib, "KiB of a slot", "SLUICE_SLOT_KIB", "Hand-off")
       ->check(CLI::Range(4, 1 << 20));
-  add("--log-level", options->log_level, "trace, debug, info, warn, error", "SLUICE_LOG_LEVEL", "Logs")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+}
+
+absl::Status NameModel(WorkerOptions* options) {
+  if (!options->model_name.empty()) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(ModelShape shape, OpenShape(options->model));
+  options->model_name = shape.name;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
@@ -79,7 +94,7 @@ absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
 
   const ModelShape& shape = loaded.model->shape();
   internal::v1::ModelIdentity& id = loaded.identity;
-  id.set_name(options.model_name.empty() ? shape.name : options.model_name);
+  id.set_name(options.model_name);
   id.set_weights_hash(WeightsHash(files));
   id.set_tokenizer_hash(tokenizer->hash());
   id.set_rope_hash(RopeHash(shape));

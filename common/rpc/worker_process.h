@@ -33,8 +33,12 @@ struct WorkerOptions {
   std::string log_level = "info";
 };
 
-// Flag > environment (SLUICE_...) > --config file.
+// Flag > environment (SLUICE_...) > --config file, for every flag of a process.
+void AddProcessFlags(CLI::App* app, std::string* log_level);  // --config, --log-level: of the router, too
 void AddWorkerFlags(CLI::App* app, WorkerOptions* options);
+
+// The model's name where none was given: what metrics and LoadWorkerModel take.
+absl::Status NameModel(WorkerOptions* options);
 
 // A model on a backend with everything that names it.
 struct LoadedModel {

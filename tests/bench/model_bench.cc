@@ -57,14 +57,7 @@ int Main(int argc, char** argv) {
   CompressionSpec spec;
   spec.preset = preset;
   if (preset != "full") spec.budget_tokens = budget;
-  GateContext context;
-  context.prompt_tokens = context.turn_tokens = prompt;
-  context.max_tokens = tokens;
-  context.context = shape.context;
-  context.head_dim = shape.head_dim;
-  context.n_layers = shape.n_layers;
-  context.tsp_layer = shape.tsp_layer;
-  LocalRequest request{.ids = {}, .gates = Must(ResolveGates(spec, context, nullptr))};
+  LocalRequest request{.ids = {}, .gates = Must(ResolveFor(shape, spec, prompt, tokens))};
   uint32_t state = 7;
   for (int i = 0; i < prompt; ++i)
     request.ids.push_back((state = state * 1664525u + 1013904223u) % std::min(shape.vocab, 8000));

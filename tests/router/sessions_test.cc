@@ -38,6 +38,23 @@ class SessionsTest : public RouterTest {
   }
 };
 
+TEST_F(SessionsTest, MetadataIsBounded) {
+  StartRouter();
+  auto create = [&](const v1::CreateSessionRequest& request) {
+    grpc::ClientContext context;
+    v1::Session session;
+    return sessions_->CreateSession(&context, request, &session);
+  };
+  v1::CreateSessionRequest request;
+  (*request.mutable_metadata())["k"] = std::string(4095, 'v');
+  EXPECT_TRUE(create(request).ok());
+  (*request.mutable_metadata())["k"] = std::string(4096, 'v');
+  EXPECT_EQ(create(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.clear_metadata();
+  for (int i = 0; i < 17; ++i) (*request.mutable_metadata())[std::to_string(i)] = "v";
+  EXPECT_EQ(create(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
 TEST_F(SessionsTest, TheSecondPromptIsTheFirstPlusTheReplyPlusTheNewText) {
   StartRouter();
   std::string id = Create();

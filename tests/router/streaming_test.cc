@@ -285,6 +285,10 @@ class SlowClientTest : public RouterTest {
       attempt.Generated("length");
     });
   }
+  void WaitForASlowClient(absl::Time until) {
+    while (metrics_.slow_clients.Value() == 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(10));
+    EXPECT_EQ(metrics_.slow_clients.Value(), 1);
+  }
   static constexpr int kTokens = 20000;
 };
 
@@ -294,8 +298,7 @@ TEST_F(SlowClientTest, AClientThatDoesNotReadIsCutOff) {
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReader<v1::ChatEvent>> reader = inference_->ChatStream(&context, Ask("talk"));
   absl::Time until = absl::Now() + absl::Seconds(30);
-  while (metrics_.slow_clients.Value() == 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(10));
-  EXPECT_EQ(metrics_.slow_clients.Value(), 1);
+  WaitForASlowClient(until);
   EXPECT_EQ(metrics_.requests.At("ChatStream").At("RESOURCE_EXHAUSTED").Value(), 1);
   v1::ChatEvent event;
   int tokens = 0;
@@ -333,8 +336,7 @@ TEST_F(UnboundedReplyTest, AClientThatNeverTakesTheEndIsCutOffToo) {
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReader<v1::ChatEvent>> reader = inference_->ChatStream(&context, Ask("talk"));
   absl::Time until = absl::Now() + absl::Seconds(30);
-  while (metrics_.slow_clients.Value() == 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(10));
-  EXPECT_EQ(metrics_.slow_clients.Value(), 1);
+  WaitForASlowClient(until);
   while (router_->requests_in_flight() > 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(10));
   EXPECT_EQ(router_->requests_in_flight(), 0);
   context.TryCancel();

@@ -53,6 +53,20 @@ std::vector<int32_t> KeptPositions(const Model& model, const KeptLayer& layer, i
   return {all.begin() + begin, all.begin() + begin + layer.kept[kv_head]};
 }
 
+absl::StatusOr<ResolvedGates> ResolveFor(const ModelShape& shape, const CompressionSpec& spec,
+                                         int prompt_tokens, int max_tokens) {
+  GateContext context;
+  context.prompt_tokens = context.turn_tokens = prompt_tokens;
+  context.max_tokens = max_tokens;
+  context.context = shape.context;
+  context.head_dim = shape.head_dim;
+  context.n_layers = shape.n_layers;
+  context.sliding_window = std::any_of(shape.sliding_window.begin(), shape.sliding_window.end(),
+                                       [](int window) { return window > 0; });
+  context.tsp_layer = shape.tsp_layer;
+  return ResolveGates(spec, context, nullptr);
+}
+
 absl::StatusOr<std::vector<LocalPrefill>> PrefillTogether(const Model& model,
                                                           const std::vector<LocalRequest>& requests,
                                                           bool wants_new_rows) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/compression/compression_spec.h"
 #include "common/compression/resolved_gates.h"
 #include "common/engine/decode_step.h"
 #include "common/engine/prefill_pass.h"
@@ -51,6 +52,10 @@ class CollectedHistory final : public HistoryReader {
 
 // Rows of a kept layer's head, in order.
 std::vector<int32_t> KeptPositions(const Model& model, const KeptLayer& layer, int kv_head);
+
+// A single request's gates, resolved as the router does.
+absl::StatusOr<ResolvedGates> ResolveFor(const ModelShape& shape, const CompressionSpec& spec,
+                                         int prompt_tokens, int max_tokens);
 
 struct LocalRequest {
   std::vector<int32_t> ids = {};

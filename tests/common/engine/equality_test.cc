@@ -29,15 +29,7 @@ std::vector<Tokens> Prompts() {
 }
 
 ResolvedGates Resolve(const CompressionSpec& spec, int prompt_tokens, int max_tokens) {
-  const ModelShape& shape = NeedleModel().shape();
-  GateContext context;
-  context.prompt_tokens = context.turn_tokens = prompt_tokens;
-  context.max_tokens = max_tokens;
-  context.context = shape.context;
-  context.head_dim = shape.head_dim;
-  context.n_layers = shape.n_layers;
-  context.tsp_layer = shape.tsp_layer;
-  auto gates = ResolveGates(spec, context, nullptr);
+  auto gates = ResolveFor(NeedleModel().shape(), spec, prompt_tokens, max_tokens);
   EXPECT_TRUE(gates.ok()) << gates.status();
   return *gates;
 }
