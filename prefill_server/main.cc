@@ -56,13 +56,18 @@ absl::Status Serve(Options options) {
   sender.shape = model.kv_shape();
   sender.ring_slots = options.worker.ring_slots;
   sender.slot_bytes = static_cast<size_t>(options.worker.slot_kib) << 10;
-  SLUICE_ASSIGN_OR_RETURN(
-      std::unique_ptr<SendLoop> send_loop,
-      SendLoop::Create(sender, std::move(transport), &clock, &metrics, &transfer_metrics));
+  absl::StatusOr<std::unique_ptr<SendLoop>> send_loop =
+      SendLoop::Create(sender, std::move(transport), &clock, &metrics, &transfer_metrics);
+  if (!send_loop.ok()) {
+    return absl::Status(
+        send_loop.status().code(),
+        absl::StrCat("send ring of --ring-slots ", options.worker.ring_slots, " times --slot-kib ",
+                     options.worker.slot_kib, ": ", send_loop.status().message()));
+  }
   options.loop.history_bytes = static_cast<size_t>(options.history_memory_mb) << 20;
   options.loop.work_bytes = static_cast<size_t>(options.work_memory_mb) << 20;
-  PrefillLoop prefill_loop(&model, send_loop.get(), options.loop, &clock, &metrics);
-  PrefillService service(&model, &prefill_loop, send_loop.get(), &clock);
+  PrefillLoop prefill_loop(&model, send_loop->get(), options.loop, &clock, &metrics);
+  PrefillService service(&model, &prefill_loop, send_loop->get(), &clock);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
                           RpcServer::Start({options.worker.listen, "--listen"}, {&service}));
 
@@ -91,7 +96,7 @@ absl::Status Serve(Options options) {
   registration.Stop();
   server->Stop(absl::Seconds(options.worker.stop_seconds));
   prefill_loop.Stop();
-  send_loop->Stop();
+  (*send_loop)->Stop();
   return absl::OkStatus();
 }
 
