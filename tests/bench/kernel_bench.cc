@@ -97,37 +97,45 @@ class Bench {
 
 using Pairs = std::vector<std::pair<int, int>>;
 
+std::string NameOf(const std::string& product, int n) { return product + " n " + std::to_string(n); }
+
+// The counts that are asked for: a matrix with none is not made.
+std::vector<int> Wanted(const Bench& b, const std::string& product, std::vector<int> counts) {
+  std::erase_if(counts, [&](int n) { return !b.wants(NameOf(product, n)); });
+  return counts;
+}
+
 // Enough copies of a matrix that none stays in the caches.
 void BenchGemv(Bench& b, const Pairs& shapes, const std::vector<int>& counts) {
   for (auto [rows, cols] : shapes) {
-    if (!b.wants("gemv " + std::to_string(rows) + "x" + std::to_string(cols))) continue;
+    const std::string product = "gemv " + std::to_string(rows) + "x" + std::to_string(cols);
+    const std::vector<int> wanted = Wanted(b, product, counts);
+    if (wanted.empty()) continue;
     const double bytes = 2.0 * rows * cols;
     std::vector<std::unique_ptr<Matrix>> copies;
     for (double total = 0; total < b.cache_bytes(); total += bytes)
       copies.push_back(b.RandomMatrix(rows, cols));
-    for (int n : counts) {
-      const std::string name =
-          "gemv " + std::to_string(rows) + "x" + std::to_string(cols) + " n " + std::to_string(n);
+    for (int n : wanted) {
       Buffer x = b.Filled(n * cols), out = b.Empty(4ul * n * rows);
       const double seconds = b.Time([&] {
         for (auto& w : copies)
           b.ops().MatMul(x.View(DType::kF32, {n, cols}), *w, TensorView(), false,
                          out.View(DType::kF32, {n, rows}));
       });
-      b.PrintBytes(name, seconds / copies.size(), bytes);
+      b.PrintBytes(NameOf(product, n), seconds / copies.size(), bytes);
     }
   }
 }
 
 void BenchGemm(Bench& b, const Pairs& shapes, const std::vector<int>& counts) {
   for (auto [rows, cols] : shapes) {
-    if (!b.wants("gemm " + std::to_string(rows) + "x" + std::to_string(cols))) continue;
+    const std::string product = "gemm " + std::to_string(rows) + "x" + std::to_string(cols);
+    const std::vector<int> wanted = Wanted(b, product, counts);
+    if (wanted.empty()) continue;
     auto w = b.RandomMatrix(rows, cols);
-    for (int n : counts) {
-      const std::string name =
-          "gemm " + std::to_string(rows) + "x" + std::to_string(cols) + " n " + std::to_string(n);
+    for (int n : wanted) {
       Buffer x = b.Filled(size_t{1} * n * cols), out = b.Empty(size_t{4} * n * rows);
-      b.PrintFlops(name, b.Time([&] {
+      b.PrintFlops(NameOf(product, n), b.Time([&] {
         b.ops().MatMul(x.View(DType::kF32, {n, cols}), *w, TensorView(), false,
                        out.View(DType::kF32, {n, rows}));
       }),
