@@ -25,6 +25,7 @@ step() {
 }
 step "configuring ($preset)" configure cmake --preset "$preset"
 step "building" build cmake --build "$build"
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.suppressions}
+# A test asks for more memory than there is.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.suppressions:allocator_may_return_null=1}
 ctest --test-dir "$build" --output-on-failure --progress -j "$(nproc)" "$@"
