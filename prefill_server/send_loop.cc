@@ -117,7 +117,7 @@ SendLoop::SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport,
 SendLoop::~SendLoop() { Stop(); }
 
 void SendLoop::Post(Action action) {
-  if (!inbox_.TryPush(std::move(action))) spdlog::error("the transfer loop's queue is full or closed");
+  if (!inbox_->TryPush(std::move(action))) spdlog::error("the transfer loop's queue is full or closed");
 }
 
 void SendLoop::Offer(std::shared_ptr<PrefillJob> job) {
@@ -196,7 +196,7 @@ void SendLoop::Cancel(const HandoffKey& key) {
 
 void SendLoop::Stop() {
   stopping_ = true;
-  inbox_.Close();
+  inbox_->Close();
   thread_.Join();
 }
 
@@ -232,7 +232,7 @@ PeerId SendLoop::Dial(const std::string& address) {
   if (known != peer_of_.end()) return known->second;
   const PeerId peer(next_peer_++);
   auto stream = std::make_shared<DialledStream>(
-      address, peer, [this](StreamEvent event) { inbox_.TryPush(Event(std::move(event))); });
+      address, peer, [inbox = inbox_](StreamEvent event) { inbox->TryPush(Event(std::move(event))); });
   peers_[peer] = {address, std::move(stream)};
   peer_of_[address] = peer;
   sender_->OnConnected(peer, clock_->Now());
@@ -253,7 +253,7 @@ void SendLoop::Run() {
   bool busy = false;
   absl::Time published = absl::InfinitePast();
   while (!stopping_) {
-    for (Event& event : inbox_.PopAll(busy ? kBusyWait : live_ > 0 ? kLiveWait : kIdleWait)) {
+    for (Event& event : inbox_->PopAll(busy ? kBusyWait : live_ > 0 ? kLiveWait : kIdleWait)) {
       if (auto* action = std::get_if<Action>(&event)) {
         (*action)();
       } else {

@@ -93,7 +93,8 @@ class SendLoop final : public SenderHost {
   std::vector<std::pair<HandoffKey, HandoffResult>>
       results_;  // the machine's, handled after its call returned
   std::vector<PeerId> lost_;
-  BoundedQueue<Event> inbox_{1 << 16};
+  // Streams hold it, too: gRPC may report the end of one after this loop is gone.
+  const std::shared_ptr<BoundedQueue<Event>> inbox_ = std::make_shared<BoundedQueue<Event>>(1 << 16);
   std::atomic<bool> stopping_{false};
   std::atomic<int> live_{0};
   int64_t seen_expired_ = 0;

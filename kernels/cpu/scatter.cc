@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/cpu_ops.h"
@@ -21,24 +20,19 @@ void RebuildBounds(const PagedRows& rows, const PageBounds& bounds, int page, in
 void CpuOps::ScatterKv(TensorView k, TensorView v, const PagedKv& cache, int slot, int kv_head,
                        int row_begin) {
   CheckScatterKv(k, v, cache, slot, kv_head, row_begin);
-  const int64_t n = k.shape[0], d = cache.head_dim;
+  const int64_t n = k.shape[0];
   const PagedRows rows(cache, slot, kv_head);
   const int page = HsaOf(cache, slot).page;
-  ForRange(n, 2 * d, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(rows.k(static_cast<int>(row_begin + i)), RowBytes(k, i, 0), rows.row_bytes());
-      std::memcpy(rows.v(static_cast<int>(row_begin + i)), RowBytes(v, i, 0), rows.row_bytes());
-    }
-  });
+  // In the caller's thread: rows arrive while a step runs, and neither may wait for the other's threads.
+  for (int64_t i = 0; i < n; ++i) {
+    std::memcpy(rows.k(static_cast<int>(row_begin + i)), RowBytes(k, i, 0), rows.row_bytes());
+    std::memcpy(rows.v(static_cast<int>(row_begin + i)), RowBytes(v, i, 0), rows.row_bytes());
+  }
   if (page == 0 || n == 0) return;
   const PageBounds bounds(cache, slot, kv_head, page);
-  const int first = row_begin / page, last = static_cast<int>(row_begin + n - 1) / page;
-  ForRange(last - first + 1, 4 * page * d, [&](int64_t begin, int64_t end) {
-    const int row = static_cast<int>(first + begin) * page;
-    const int row_end = static_cast<int>(std::min((first + end) * page, row_begin + n));
-    cache.dtype == DType::kBF16 ? RebuildBounds<uint16_t>(rows, bounds, page, row, row_end)
-                                : RebuildBounds<float>(rows, bounds, page, row, row_end);
-  });
+  const int end = row_begin + static_cast<int>(n);
+  cache.dtype == DType::kBF16 ? RebuildBounds<uint16_t>(rows, bounds, page, row_begin, end)
+                              : RebuildBounds<float>(rows, bounds, page, row_begin, end);
 }
 
 }  // namespace sluice

@@ -90,7 +90,7 @@ class Cluster : public testing::Test {
   }
   // on_delta is called after every delta.
   Heard Stream(const v1::ChatRequest& request, std::function<void(const Heard&)> on_delta = nullptr,
-               absl::Duration timeout = absl::Seconds(60)) {
+               absl::Duration timeout = kPatience * absl::Seconds(60)) {
     Heard heard;
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
@@ -343,7 +343,7 @@ TEST_F(TwoPairs, PrefillKilledInItsWorkIsReplaced) {
   Heard heard;
   std::thread client([&] { heard = Stream(request); });
   std::string killed;
-  const absl::Time end = absl::Now() + absl::Seconds(30);
+  const absl::Time end = absl::Now() + kPatience * absl::Seconds(30);
   // In the middle of the hand-off: some pages are reserved on a decode worker, prefill still computes.
   while (killed.empty() && absl::Now() < end) {
     if (!Busy("decode", "sluice_kv_blocks", {"state=\"leased\""}).empty()) {
@@ -375,7 +375,7 @@ TEST_F(Cluster, WithoutAnotherPairALostWorkerIsATypedError) {
         killed = true;
         cluster_->Kill("decode0", SIGKILL);
       },
-      absl::Seconds(40));
+      kPatience * absl::Seconds(40));
   ASSERT_TRUE(killed);
   EXPECT_EQ(heard.status.error_code(), grpc::StatusCode::ABORTED) << heard.status.error_message();
   EXPECT_EQ(ReasonOf(FromGrpcStatus(heard.status)), "WORKER_LOST");

@@ -129,7 +129,7 @@ ProcessCluster::~ProcessCluster() {
   for (auto& [name, process] : processes_) {
     if (process.pid > 0) kill(process.pid, SIGTERM);
   }
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  const absl::Time deadline = absl::Now() + kPatience * absl::Seconds(5);
   for (auto& [name, process] : processes_) {
     while (process.pid > 0 && Alive(name)) {
       if (absl::Now() > deadline) kill(process.pid, SIGKILL);

@@ -15,6 +15,7 @@
 #include "sluice/v1/inference.grpc.pb.h"
 #include "sluice/v1/models.grpc.pb.h"
 #include "sluice/v1/sessions.grpc.pb.h"
+#include "tests/support/patience.h"
 
 namespace sluice {
 
@@ -39,7 +40,7 @@ class ProcessCluster {
   ~ProcessCluster();  // SIGTERM, then SIGKILL
 
   // Waits until the router serves and lists every live worker as ready. False at the timeout.
-  bool WaitReady(absl::Duration timeout = absl::Seconds(30));
+  bool WaitReady(absl::Duration timeout = kPatience * absl::Seconds(30));
 
   void Kill(const std::string& process, int signal);  // "router", "prefill0", "decode1"
   void Start(const std::string& process);             // again, after it died
@@ -48,7 +49,7 @@ class ProcessCluster {
   // The sum of a gauge over the live workers named.
   double Metric(const std::string& process, const std::string& name, const std::vector<std::string>& labels);
   // Free KV pages of a decode worker are back at what they were when it was idle.
-  bool WaitPagesFree(const std::string& decode, absl::Duration timeout = absl::Seconds(15));
+  bool WaitPagesFree(const std::string& decode, absl::Duration timeout = kPatience * absl::Seconds(15));
 
   v1::Inference::Stub& inference() { return *inference_; }
   v1::Sessions::Stub& sessions() { return *sessions_; }

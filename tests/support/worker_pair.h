@@ -16,6 +16,7 @@
 #include "decode_server/decode_service.h"
 #include "prefill_server/prefill_service.h"
 #include "sluice/internal/v1/worker.grpc.pb.h"
+#include "tests/support/patience.h"
 
 namespace sluice {
 
@@ -73,7 +74,7 @@ struct PairRequest {
   ResolvedGates gates;
   SamplingParams sampling;  // max_tokens must be set
   std::string session_id, parent_turn_id, turn_id;
-  absl::Duration timeout = absl::Seconds(60);
+  absl::Duration timeout = kPatience * absl::Seconds(60);
   absl::Duration cancel_after = absl::InfiniteDuration();
 };
 
@@ -90,6 +91,6 @@ absl::StatusOr<PairReply> RunPair(const TestPrefill& prefill, const TestDecode& 
 
 // Waits until both are idle; false at the timeout. The leak oracle of every test.
 bool WaitIdle(const TestPrefill& prefill, const TestDecode& decode,
-              absl::Duration timeout = absl::Seconds(10));
+              absl::Duration timeout = kPatience * absl::Seconds(10));
 
 }  // namespace sluice
