@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "client/terminal.h"
 #include "common/base/status.h"
 #include "common/transport/transports.h"
+#include "kernels/make_backend.h"
 
 namespace sluice {
 namespace {
@@ -39,6 +41,7 @@ absl::Status FillDefaults(UpOptions* options) {
   if (!std::filesystem::exists(options->model, error)) {
     return absl::NotFoundError(absl::StrCat("--model ", options->model, ": no such file or directory"));
   }
+  PlanDevices(CountGpus(), options);
   if (options->threads == 0) options->threads = DefaultThreads();
   if (options->log_dir.empty()) {
     char pattern[] = "/tmp/sluice-up-XXXXXX";
@@ -163,7 +166,8 @@ absl::StatusOr<int> Serve(const UpOptions& options, const Console& console, Inte
 absl::StatusOr<int> RunUp(UpOptions options, const Console& console) {
   SLUICE_RETURN_IF_ERROR(CheckPortsFree(options.port_base));
   SLUICE_RETURN_IF_ERROR(FillDefaults(&options));
-  *console.err << "model " << options.model << ", " << options.threads << " threads a worker, logs in "
+  *console.err << "model " << options.model << ", prefill on " << options.prefill_device << ", decode on "
+               << options.decode_device << ", " << options.threads << " threads a worker, logs in "
                << options.log_dir << std::endl;
   Interrupts interrupts;
   Stack stack(options, console);
@@ -177,6 +181,12 @@ Command AddUp(CLI::App* parent) {
   auto options = std::make_shared<UpOptions>();
   options->model = DefaultModel();
   AddFlag(app, "--model", options->model, "Hugging Face directory or GGUF file", "SLUICE_MODEL", "Model");
+  for (auto [flag, device, env] :
+       {std::tuple("--prefill-device", &options->prefill_device, "SLUICE_PREFILL_DEVICE"),
+        std::tuple("--decode-device", &options->decode_device, "SLUICE_DECODE_DEVICE")}) {
+    AddFlag(app, flag, *device, "auto (a GPU each, one for both, or the CPU), cpu, cuda:<index>", env,
+            "Model");
+  }
   AddFlag(app, "--threads", options->threads, "CPU threads of each worker; 0: half the cores",
           "SLUICE_THREADS", "Model")
       ->check(CLI::Range(0, 1024));

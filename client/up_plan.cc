@@ -23,9 +23,10 @@ ChildSpec Plan(const UpOptions& options, const std::string& role, std::vector<st
           absl::StrCat(options.log_dir, "/", role, ".log")};
 }
 
-ChildSpec PlanWorker(const UpOptions& options, const std::string& role, int listen, int metrics,
-                     std::vector<std::string> memory) {
+ChildSpec PlanWorker(const UpOptions& options, const std::string& role, const std::string& device, int listen,
+                     int metrics, std::vector<std::string> memory) {
   std::vector<std::string> args = {"--model",          options.model,
+                                   "--device",         device,
                                    "--threads",        absl::StrCat(options.threads),
                                    "--transport",      options.transport,
                                    "--router",         UpAddress(options.port_base, kRouterInternal),
@@ -73,6 +74,14 @@ absl::Status CheckPortsFree(int port_base) {
   return absl::OkStatus();
 }
 
+void PlanDevices(int n_gpus, UpOptions* options) {
+  const auto gpu = [n_gpus](int role) -> std::string {
+    return n_gpus == 0 ? "cpu" : absl::StrCat("cuda:", std::min(role, n_gpus - 1));
+  };
+  if (options->prefill_device == "auto") options->prefill_device = gpu(0);
+  if (options->decode_device == "auto") options->decode_device = gpu(1);
+}
+
 int DefaultThreads() {
   cpu_set_t set;
   const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -91,10 +100,10 @@ std::vector<ChildSpec> PlanChildren(const UpOptions& options) {
                 UpAddress(base, kRouterInternal), "--admin-listen", UpAddress(base, kRouterAdmin),
                 "--metrics-listen", UpAddress(base, kRouterMetrics), "--sessions-db", options.sessions_db,
                 "--stop-timeout", absl::StrCat(kServerStopSeconds)}),
-          PlanWorker(options, "prefill", kPrefillListen, kPrefillMetrics,
+          PlanWorker(options, "prefill", options.prefill_device, kPrefillListen, kPrefillMetrics,
                      {"--history-memory", absl::StrCat(options.history_memory_mb), "--work-memory",
                       absl::StrCat(options.work_memory_mb)}),
-          PlanWorker(options, "decode", kDecodeListen, kDecodeMetrics,
+          PlanWorker(options, "decode", options.decode_device, kDecodeListen, kDecodeMetrics,
                      {"--kv-memory", absl::StrCat(options.kv_memory_mb)})};
 }
 

@@ -16,6 +16,8 @@ inline constexpr char kDefaultModel[] = "models/needle-14m";
 
 struct UpOptions {
   std::string model;
+  // "auto": PlanDevices; else as the servers' --device.
+  std::string prefill_device = "auto", decode_device = "auto";
   int threads = 0;  // of each worker; 0: half the cores
   int port_base = kDefaultPortBase;
   std::string transport = "ucx";
@@ -44,6 +46,9 @@ std::string UpAddress(int port_base, int index);
 bool PortIsFree(int port);
 // Unavailable names the port, its use and --port-base.
 absl::Status CheckPortsFree(int port_base);
+
+// Puts devices where `options` has "auto": the CPU without a GPU, the one GPU for both, or else one each.
+void PlanDevices(int n_gpus, UpOptions* options);
 
 // Half the cores that this process may run on, at least 1.
 int DefaultThreads();

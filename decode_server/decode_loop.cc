@@ -13,6 +13,14 @@ namespace {
 constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
 constexpr absl::Duration kPausedWait = absl::Milliseconds(2);
 
+// The token at output index `index`.
+absl::StatusOr<int32_t> Choose(const DecodeResult& result, const SamplingParams& sampling,
+                               const SampleState& state, int index) {
+  if (!result.logits.empty()) return SampleToken(result.logits, sampling, state, index);
+  if (result.best < 0) return absl::InternalError("non-finite logits");
+  return result.best;
+}
+
 double UnixNow() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
 }  // namespace
@@ -128,16 +136,16 @@ void DecodeLoop::Step() {
   std::vector<DecodeRow> rows;
   for (const Running* sequence : batch) {
     rows.push_back({sequence->kv.get(), sequence->generation->gates.selection.kind, sequence->token,
-                    sequence->position});
+                    sequence->position, !TakesBest(sequence->generation->sampling, sequence->index + 1)});
   }
   const absl::Time begin = clock_->Now();
-  auto logits = stepper_.Run(rows);
+  absl::StatusOr<std::vector<DecodeResult>> results = stepper_.Run(rows);
   metrics_->step_seconds.Observe(absl::ToDoubleSeconds(clock_->Now() - begin));
   metrics_->batch_size.Observe(static_cast<double>(batch.size()));
   metrics_->last_forward_timestamp_seconds.Set(UnixNow());
-  if (!logits.ok()) {
-    spdlog::error("decode step failed batch={} error=\"{}\"", batch.size(), logits.status().ToString());
-    for (Running* sequence : batch) Finish(sequence, logits.status(), {});
+  if (!results.ok()) {
+    spdlog::error("decode step failed batch={} error=\"{}\"", batch.size(), results.status().ToString());
+    for (Running* sequence : batch) Finish(sequence, results.status(), {});
     drop_finished();
     return;
   }
@@ -147,7 +155,7 @@ void DecodeLoop::Step() {
     ++sequence->steps;
     ++sequence->position;
     const int index = sequence->index + 1;
-    absl::StatusOr<int32_t> id = SampleToken((*logits)[i], generation.sampling, sequence->state, index);
+    absl::StatusOr<int32_t> id = Choose((*results)[i], generation.sampling, sequence->state, index);
     if (!id.ok()) {
       metrics_->non_finite_logits.Increment();
       Finish(sequence, id.status(), {});

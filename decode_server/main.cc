@@ -52,7 +52,8 @@ absl::Status Serve(Options options) {
   cache_options.sliding_windows = model.shape().sliding_window;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DecodeCache> cache,
                           DecodeCache::Create(loaded.backend.get(), model.kv_shape(), cache_options));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport, MakeWorkerTransport(options.worker));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport,
+                          MakeWorkerTransport(options.worker, loaded.backend.get()));
 
   const std::string incarnation = RandomId128();
   GenerationTable table(options.max_requests);

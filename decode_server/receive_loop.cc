@@ -132,12 +132,16 @@ absl::Status ReceiveLoop::Reserve(const Offer& offer) {
 absl::Status ReceiveLoop::Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab) {
   auto found = reservations_.find(key);
   if (found == reservations_.end()) return absl::NotFoundError("no reservation");
+  absl::Status written;
   for (const SlabRun& run : RunsOf(header, shape_, slab)) {
-    SLUICE_RETURN_IF_ERROR(found->second.kv->Write(header.layer, run.kv_head, run.row_begin,
-                                                   Rows(run.k, shape_, run.n_rows),
-                                                   Rows(run.v, shape_, run.n_rows), run.positions, *ops_));
+    written =
+        found->second.kv->Write(header.layer, run.kv_head, run.row_begin, Rows(run.k, shape_, run.n_rows),
+                                Rows(run.v, shape_, run.n_rows), run.positions, *ops_);
+    if (!written.ok()) break;
   }
-  return ops_->Sync();
+  // Whatever came of it: the slot and the pages may be somebody else's next.
+  absl::Status synced = ops_->Sync();
+  return written.ok() ? synced : written;
 }
 
 void ReceiveLoop::Ready(const HandoffKey& key, const Seal& seal, const std::vector<int>& kept) {

@@ -55,7 +55,8 @@ for _ in $(seq 3000); do
   sleep 0.1
 done
 grep -q '^ready' "$run/up.log" || { cat "$run/up.log" >&2; echo "not ready after 300 s" >&2; exit 1; }
-echo "serving $path on this machine's CPU: router, prefill and decode are three processes, KV goes over UCX"
+devices=$(sed -n 's/^model .*, \(prefill on .*, decode on [^,]*\),.*/\1/p' "$run/up.log" | head -1)
+echo "serving $path: $devices; router, prefill and decode are three processes, KV goes over UCX"
 
 python3 deploy/quickstart_chat.py --sluice "$build/bin/sluice" --router 127.0.0.1:7300 \
   --haystack models/needle-14m/haystack.txt ${kind:+"$kind"}

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -128,6 +129,12 @@ class Ops {
   // Waits for everything queued; returns the queue's first error, then forgets it.
   virtual absl::Status Sync() = 0;
 
+  // Queues what `enqueue` queues. A later call with the same key may replay what an earlier one queued
+  // without asking `enqueue`: the same ops on the same memory, with whatever that memory then holds.
+  // `enqueue` queues ops only, no CopyIn, CopyOut or Sync. Its error is returned, and what it queued is not
+  // replayed.
+  virtual absl::Status Replay(const std::vector<int>& key, const std::function<absl::Status()>& enqueue) = 0;
+
   virtual void CopyIn(const void* host, TensorView dst) = 0;  // dst contiguous; host may be reused on return
   virtual void CopyOut(TensorView src, void* host) = 0;       // src contiguous; host holds it after Sync()
   virtual void Copy(TensorView src, TensorView dst) = 0;      // same shape and dtype, any strides, rank <= 3
@@ -162,6 +169,10 @@ class Ops {
 
   // out[j] = sum over heads of scores[h, j]. scores [heads, n], out [n] f32.
   virtual void SumHeads(TensorView scores, TensorView out) = 0;
+
+  // out[i] = the column of row i's largest value, the lowest one of equals; -1 when the row has a NaN or
+  // +inf, or nothing above -inf. x [n, c] f32, out [n] i32.
+  virtual void ArgMax(TensorView x, TensorView out) = 0;
 
   // rows[h] = the k best rows of scores[h] ascending, then rows [n, n + tail). Equal scores: the lowest row
   // wins. scores [heads, n] f32 (no NaN), rows [heads, k + tail] i32; k <= n.
@@ -208,7 +219,10 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string description() const = 0;  // "cpu, avx2, 2 threads"
   virtual DeviceMemory memory() const = 0;
-  virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;  // 64-byte aligned, contents undefined
+  // 64-byte aligned, contents undefined. Freed only when every op that uses it has been synced.
+  virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
+  // Lets ops read and write host memory, at its own address, while the Buffer lives; the memory outlives it.
+  virtual absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
                                                              const ReadRows& read) = 0;
   virtual std::unique_ptr<Ops> NewOps() = 0;

@@ -7,9 +7,11 @@
 
 namespace sluice {
 
+int CountGpus() { return CountCudaDevices().value_or(0); }
+
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device, const CpuOptions& cpu) {
   if (device == "cpu") return NewCpuBackend(cpu);
-  if (device == "auto") return CountCudaDevices().ok() ? NewCudaBackend(0) : NewCpuBackend(cpu);
+  if (device == "auto") return CountGpus() > 0 ? NewCudaBackend(0) : NewCpuBackend(cpu);
   int index = 0;
   if (device == "cuda" || (absl::ConsumePrefix(&device, "cuda:") && absl::SimpleAtoi(device, &index)))
     return NewCudaBackend(index);

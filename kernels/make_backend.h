@@ -10,6 +10,9 @@
 
 namespace sluice {
 
+// GPUs that "cuda:<index>" can name; 0 where there is none, or no driver, or the build has no CUDA.
+int CountGpus();
+
 // device: "cpu", "cuda" (the first GPU), "cuda:<index>", or "auto": the first GPU, or the CPU where there is
 // none. InvalidArgument: another name; FailedPrecondition: the machine lacks it.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device, const CpuOptions& cpu);

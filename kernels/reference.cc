@@ -176,6 +176,20 @@ void SumHeads(TensorView scores, TensorView out) {
   }
 }
 
+void ArgMax(TensorView x, TensorView out) {
+  for (int64_t i = 0; i < x.shape[0]; ++i) {
+    int best = -1;
+    bool finite = true;
+    for (int j = 0; j < x.shape[1]; ++j) {
+      const double value = Get(x, i, j);
+      finite &= !std::isnan(value) && value != std::numeric_limits<double>::infinity();
+      if (value != -std::numeric_limits<double>::infinity() && (best < 0 || value > Get(x, i, best)))
+        best = j;
+    }
+    Int(out, i) = finite ? best : -1;
+  }
+}
+
 void SelectTop(TensorView scores, int k, int tail, TensorView rows) {
   const int n = static_cast<int>(scores.shape[1]);
   for (int64_t h = 0; h < scores.shape[0]; ++h) {

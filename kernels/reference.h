@@ -23,6 +23,7 @@ void Attention(const AttentionArgs& args);
 void WindowScores(const WindowScoresArgs& args);
 void Pool(TensorView scores, const Pooling& pooling, TensorView out);
 void SumHeads(TensorView scores, TensorView out);
+void ArgMax(TensorView x, TensorView out);
 void SelectTop(TensorView scores, int k, int tail, TensorView rows);
 void GatherRows(TensorView x, TensorView rows, TensorView out);
 void GatherKv(TensorView k, TensorView v, TensorView positions, TensorView rows, absl::Span<const int> kept,

@@ -48,7 +48,8 @@ absl::Status Serve(Options options) {
   spdlog::info("model loaded name={} device=\"{}\" weights_mb={} seconds={:.1f}", loaded.identity.name(),
                loaded.backend->description(), model.weight_bytes() >> 20,
                absl::ToDoubleSeconds(clock.Now() - load_began));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport, MakeWorkerTransport(options.worker));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport,
+                          MakeWorkerTransport(options.worker, loaded.backend.get()));
 
   HandoffSenderOptions sender;
   sender.incarnation = RandomId128();
@@ -56,8 +57,8 @@ absl::Status Serve(Options options) {
   sender.shape = model.kv_shape();
   sender.ring_slots = options.worker.ring_slots;
   sender.slot_bytes = static_cast<size_t>(options.worker.slot_kib) << 10;
-  absl::StatusOr<std::unique_ptr<SendLoop>> send_loop =
-      SendLoop::Create(sender, std::move(transport), &clock, &metrics, &transfer_metrics);
+  absl::StatusOr<std::unique_ptr<SendLoop>> send_loop = SendLoop::Create(
+      sender, std::move(transport), loaded.backend.get(), &clock, &metrics, &transfer_metrics);
   if (!send_loop.ok()) {
     return absl::Status(
         send_loop.status().code(),

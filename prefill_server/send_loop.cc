@@ -96,20 +96,22 @@ void DialledStream::Close() {
 
 absl::StatusOr<std::unique_ptr<SendLoop>> SendLoop::Create(HandoffSenderOptions options,
                                                            std::unique_ptr<KvTransport> transport,
-                                                           const Clock* clock, PrefillMetrics* metrics,
+                                                           Backend* backend, const Clock* clock,
+                                                           PrefillMetrics* metrics,
                                                            KvTransferMetrics* transfer_metrics) {
   std::unique_ptr<SendLoop> loop(
-      new SendLoop(options.shape, std::move(transport), clock, metrics, transfer_metrics));
+      new SendLoop(options.shape, std::move(transport), backend, clock, metrics, transfer_metrics));
   SLUICE_ASSIGN_OR_RETURN(loop->sender_,
                           HandoffSender::Create(std::move(options), loop->transport_.get(), loop.get()));
   loop->thread_ = NamedThread("transfer", [loop = loop.get()] { loop->Run(); });
   return loop;
 }
 
-SendLoop::SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, const Clock* clock,
-                   PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics)
+SendLoop::SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, Backend* backend,
+                   const Clock* clock, PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics)
     : shape_(shape),
       transport_(std::move(transport)),
+      ops_(backend->NewOps()),
       clock_(clock),
       metrics_(metrics),
       transfer_metrics_(transfer_metrics) {}
@@ -359,8 +361,8 @@ void SendLoop::Send(PeerId peer, const HandoffMessage& message) {
 
 absl::Status SendLoop::FillSlab(const HandoffKey&, const KeptLayer& source, const SlabHeader& header,
                                 char* slot) {
-  FillSlabFromHost(source, shape_, header, slot);
-  return absl::OkStatus();
+  CopySlab(source, shape_, header, slot, *ops_);
+  return ops_->Sync();
 }
 
 void SendLoop::OnPeerReady(PeerId peer, double bytes_per_second) {

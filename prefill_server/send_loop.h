@@ -30,7 +30,8 @@ class SendLoop final : public SenderHost {
   // ResourceExhausted, InvalidArgument: the send ring cannot be had.
   static absl::StatusOr<std::unique_ptr<SendLoop>> Create(HandoffSenderOptions options,
                                                           std::unique_ptr<KvTransport> transport,
-                                                          const Clock* clock, PrefillMetrics* metrics,
+                                                          Backend* backend, const Clock* clock,
+                                                          PrefillMetrics* metrics,
                                                           KvTransferMetrics* transfer_metrics);
   ~SendLoop() override;
 
@@ -46,7 +47,7 @@ class SendLoop final : public SenderHost {
   int live() const { return live_; }  // jobs known here
 
  private:
-  SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, const Clock* clock,
+  SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, Backend* backend, const Clock* clock,
            PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics);
   struct Job {
     std::shared_ptr<PrefillJob> job;
@@ -78,6 +79,7 @@ class SendLoop final : public SenderHost {
 
   const KvShape shape_;
   const std::unique_ptr<KvTransport> transport_;
+  const std::unique_ptr<Ops> ops_;
   const Clock* const clock_;
   PrefillMetrics* const metrics_;
   KvTransferMetrics* const transfer_metrics_;

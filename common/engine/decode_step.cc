@@ -15,18 +15,23 @@ struct DecodeStepper::Impl {
         cache(cache),
         ops(model->backend()->NewOps()),
         step(model->backend()),
-        scratch(model->backend()) {}
+        scratch(model->backend()),
+        layer_scratch(model->backend()) {}
 
   absl::Status Check(absl::Span<const DecodeRow> rows) const;
   absl::Status Enqueue(absl::Span<const DecodeRow> rows);
+  absl::Status EnqueueLayers(absl::Span<const int> kinds, TensorView ids, TensorView positions,
+                             TensorView slots, TensorView logits, TensorView best);
 
   const Model* const model;
   DecodeCache* const cache;
   const std::unique_ptr<Ops> ops;
-  Workspace step;             // what lives through the step
-  Workspace scratch;          // one layer's scratch
+  Workspace step;             // what is copied in and out
+  Workspace scratch;          // what lives through the layers
+  Workspace layer_scratch;    // one layer's scratch
   std::vector<size_t> order;  // the batch's rows by selection kind
-  std::vector<float> logits;  // [batch, vocab], in that order
+  std::vector<int32_t> best;  // [batch], in that order
+  std::vector<float> logits;  // [batch, vocab], rows that want them
 };
 
 absl::Status DecodeStepper::Impl::Check(absl::Span<const DecodeRow> rows) const {
@@ -51,7 +56,9 @@ absl::Status DecodeStepper::Impl::Enqueue(absl::Span<const DecodeRow> rows) {
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return rows[a].selection < rows[b].selection; });
   std::vector<int32_t> tokens, places, slot_ids;
+  std::vector<int> kinds;  // what a step's ops depend on
   for (size_t i : order) {
+    kinds.push_back(static_cast<int>(rows[i].selection));
     tokens.push_back(rows[i].token);
     places.push_back(rows[i].position.value());
     slot_ids.push_back(rows[i].kv->slot());
@@ -59,34 +66,55 @@ absl::Status DecodeStepper::Impl::Enqueue(absl::Span<const DecodeRow> rows) {
   }
 
   step.Reset();
-  scratch.Reset();
   SLUICE_ASSIGN_OR_RETURN(const TensorView ids, step.Take(DType::kI32, {batch}));
   SLUICE_ASSIGN_OR_RETURN(const TensorView positions, step.Take(DType::kI32, {batch}));
   SLUICE_ASSIGN_OR_RETURN(const TensorView slots, step.Take(DType::kI32, {batch}));
-  SLUICE_ASSIGN_OR_RETURN(const TensorView hidden, step.Take(DType::kF32, {batch, shape.hidden}));
-  SLUICE_ASSIGN_OR_RETURN(const TensorView attention,
-                          step.Take(DType::kF32, {batch, shape.n_q_heads, shape.head_dim}));
+  SLUICE_ASSIGN_OR_RETURN(const TensorView device_logits, step.Take(DType::kF32, {batch, shape.vocab}));
+  SLUICE_ASSIGN_OR_RETURN(const TensorView device_best, step.Take(DType::kI32, {batch}));
   ops->CopyIn(tokens.data(), ids);
   ops->CopyIn(places.data(), positions);
   ops->CopyIn(slot_ids.data(), slots);
+  SLUICE_RETURN_IF_ERROR(ops->Replay(
+      kinds, [&] { return EnqueueLayers(kinds, ids, positions, slots, device_logits, device_best); }));
+  best.resize(rows.size());
+  ops->CopyOut(device_best, best.data());
+  logits.resize(rows.size() * shape.vocab);
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (rows[order[i]].wants_logits)
+      ops->CopyOut(device_logits.At(static_cast<int64_t>(i)), logits.data() + i * shape.vocab);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeStepper::Impl::EnqueueLayers(absl::Span<const int> kinds, TensorView ids,
+                                                TensorView positions, TensorView slots, TensorView logits,
+                                                TensorView best) {
+  const ModelShape& shape = model->shape();
+  const auto batch = static_cast<int64_t>(kinds.size());
+  layer_scratch.Reset();
+  scratch.Reset();
+  SLUICE_ASSIGN_OR_RETURN(const TensorView hidden, scratch.Take(DType::kF32, {batch, shape.hidden}));
+  SLUICE_ASSIGN_OR_RETURN(const TensorView attention,
+                          scratch.Take(DType::kF32, {batch, shape.n_q_heads, shape.head_dim}));
   model->Embed(ids, hidden, *ops);
   for (int l = 0; l < shape.n_layers; ++l) {
     const LayerId layer(l);
-    scratch.Reset();
-    SLUICE_ASSIGN_OR_RETURN(const Model::QkvViews qkv, model->Qkv(layer, hidden, positions, *ops, scratch));
+    layer_scratch.Reset();
+    SLUICE_ASSIGN_OR_RETURN(const Model::QkvViews qkv,
+                            model->Qkv(layer, hidden, positions, *ops, layer_scratch));
     ops->AppendKv(qkv.k, qkv.v, cache->View(layer, slots));
-    for (size_t begin = 0, end; begin < order.size(); begin = end) {
-      const SelectionKind kind = rows[order[begin]].selection;
-      for (end = begin; end < order.size() && rows[order[end]].selection == kind;) ++end;
-      SelectorOf(kind).Attend(qkv.q.Slice(0, begin, end), cache->View(layer, slots.Slice(0, begin, end)),
-                              *ops, attention.Slice(0, begin, end));
+    for (int64_t begin = 0, end; begin < batch; begin = end) {
+      const int kind = kinds[begin];
+      for (end = begin; end < batch && kinds[end] == kind;) ++end;
+      SelectorOf(static_cast<SelectionKind>(kind))
+          .Attend(qkv.q.Slice(0, begin, end), cache->View(layer, slots.Slice(0, begin, end)), *ops,
+                  attention.Slice(0, begin, end));
     }
-    SLUICE_RETURN_IF_ERROR(model->Finish(layer, attention, hidden, *ops, scratch));
+    SLUICE_RETURN_IF_ERROR(model->Finish(layer, attention, hidden, *ops, layer_scratch));
   }
-  scratch.Reset();
-  SLUICE_ASSIGN_OR_RETURN(const TensorView all, model->Logits(hidden, *ops, scratch));
-  logits.resize(rows.size() * shape.vocab);
-  ops->CopyOut(all, logits.data());
+  layer_scratch.Reset();
+  SLUICE_RETURN_IF_ERROR(model->Logits(hidden, logits, *ops, layer_scratch));
+  ops->ArgMax(logits, best);
   return absl::OkStatus();
 }
 
@@ -96,8 +124,8 @@ DecodeStepper::~DecodeStepper() = default;
 
 Ops& DecodeStepper::ops() { return *impl_->ops; }
 
-absl::StatusOr<std::vector<absl::Span<const float>>> DecodeStepper::Run(absl::Span<const DecodeRow> rows) {
-  if (rows.empty()) return std::vector<absl::Span<const float>>();
+absl::StatusOr<std::vector<DecodeResult>> DecodeStepper::Run(absl::Span<const DecodeRow> rows) {
+  if (rows.empty()) return std::vector<DecodeResult>();
   SLUICE_RETURN_IF_ERROR(impl_->Check(rows));
   absl::Status enqueued = impl_->Enqueue(rows);
   absl::Status status = impl_->ops->Sync();
@@ -110,9 +138,13 @@ absl::StatusOr<std::vector<absl::Span<const float>>> DecodeStepper::Run(absl::Sp
   }
   for (const DecodeRow& row : rows) row.kv->Appended(row.position.value());
   const size_t vocab = impl_->model->shape().vocab;
-  std::vector<absl::Span<const float>> result(rows.size());
-  for (size_t i = 0; i < impl_->order.size(); ++i)
-    result[impl_->order[i]] = absl::MakeConstSpan(impl_->logits.data() + i * vocab, vocab);
+  std::vector<DecodeResult> result(rows.size());
+  for (size_t i = 0; i < impl_->order.size(); ++i) {
+    const size_t row = impl_->order[i];
+    result[row].best = impl_->best[i];
+    if (rows[row].wants_logits)
+      result[row].logits = absl::MakeConstSpan(impl_->logits.data() + i * vocab, vocab);
+  }
   return result;
 }
 

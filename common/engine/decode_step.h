@@ -21,6 +21,12 @@ struct DecodeRow {
   SelectionKind selection = SelectionKind::kDense;
   int32_t token = 0;    // the last sampled token, whose K,V this step adds
   LogicalLen position;  // its RoPE position: the tokens seen before it, however few rows were kept
+  bool wants_logits = true;
+};
+
+struct DecodeResult {
+  int32_t best = -1;               // the lowest id of the largest logit; -1: the logits are not finite
+  absl::Span<const float> logits;  // [vocab] where the row wants them, valid until the next call
 };
 
 class DecodeStepper {
@@ -31,9 +37,9 @@ class DecodeStepper {
   // The queue of the steps. SequenceKv::ReserveAppend takes it, so that a step sees the new pages.
   Ops& ops();
 
-  // logits[i] of rows[i], [vocab]; valid until the next call. No sequence twice. On an error no row's K,V
-  // counts as added. InvalidArgument, OutOfRange: rows[i] is named.
-  absl::StatusOr<std::vector<absl::Span<const float>>> Run(absl::Span<const DecodeRow> rows);
+  // Of each row. No sequence twice. On an error no row's K,V counts as added. InvalidArgument, OutOfRange:
+  // rows[i] is named.
+  absl::StatusOr<std::vector<DecodeResult>> Run(absl::Span<const DecodeRow> rows);
 
  private:
   struct Impl;

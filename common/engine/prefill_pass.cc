@@ -39,9 +39,12 @@ struct PrefillPass::Impl {
 
   explicit Impl(const Model* model)
       : model(model), ops(model->backend()->NewOps()), workspace(model->backend()) {}
+  // Memory goes only when no op uses it any more.
+  ~Impl() { ops->Sync().IgnoreError(); }
 
   absl::Status Start(std::vector<PrefillSequence> inputs);
   absl::Status RunLayer();
+  absl::Status RunLayer(std::vector<Work>& works);
   std::vector<Work> Works();
   absl::Status DropCancelled();
   absl::Status PrepareKv(const Model::QkvViews& qkv, Work& work);
@@ -87,6 +90,12 @@ absl::Status PrefillPass::Impl::RunLayer() {
   workspace.Reset();
   SLUICE_RETURN_IF_ERROR(DropCancelled());
   std::vector<Work> works = Works();
+  absl::Status status = RunLayer(works);
+  if (!status.ok()) ops->Sync().IgnoreError();  // before the works go
+  return status;
+}
+
+absl::Status PrefillPass::Impl::RunLayer(std::vector<Work>& works) {
   SLUICE_ASSIGN_OR_RETURN(const Model::QkvViews qkv,
                           model->Qkv(LayerId(layer), Hidden(), Positions(), *ops, workspace));
   for (Work& work : works) SLUICE_RETURN_IF_ERROR(PrepareKv(qkv, work));
@@ -273,7 +282,9 @@ absl::Status PrefillPass::Impl::MoveOn(const std::vector<Work>& works, TensorVie
 
 absl::Status PrefillPass::Impl::ReadLogits() {
   workspace.Reset();
-  SLUICE_ASSIGN_OR_RETURN(TensorView logits, model->Logits(Hidden(), *ops, workspace));
+  SLUICE_ASSIGN_OR_RETURN(const TensorView logits,
+                          workspace.Take(DType::kF32, {n_rows, model->shape().vocab}));
+  SLUICE_RETURN_IF_ERROR(model->Logits(Hidden(), logits, *ops, workspace));
   int row = 0;
   for (Sequence& sequence : sequences) {
     if (sequence.rows == 0) continue;

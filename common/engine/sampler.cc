@@ -134,6 +134,11 @@ absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const Sampli
   return candidates.back().id;
 }
 
+bool TakesBest(const SamplingParams& params, int index) {
+  return params.temperature <= 0 && params.repetition_penalty == 1 && params.presence_penalty == 0 &&
+         params.frequency_penalty == 0 && index >= params.min_tokens;
+}
+
 StopReason CheckStop(int32_t id, const SamplingParams& params, int index) {
   if (std::find(params.stop_ids.begin(), params.stop_ids.end(), id) != params.stop_ids.end())
     return StopReason::kStopId;

@@ -46,6 +46,9 @@ class SampleState {
 absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const SamplingParams& params,
                                     const SampleState& state, int index);
 
+// Whether the token at output index `index` is the one of the largest logit, whatever was said before.
+bool TakesBest(const SamplingParams& params, int index);
+
 // Does generation end with `id` as output `index`? kLength when max_tokens is reached.
 enum class StopReason { kNone, kStopId, kLength };
 StopReason CheckStop(int32_t id, const SamplingParams& params, int index);

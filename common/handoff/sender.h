@@ -65,8 +65,8 @@ class SenderHost {
  public:
   virtual ~SenderHost() = default;
   virtual void Send(PeerId peer, const HandoffMessage& message) = 0;  // ordered per peer; may be lost
-  // Copies one slab of `source` into a slot of the send ring (FillSlabFromHost, or a device's gather). The
-  // bytes are complete on return.
+  // Copies one slab of `source` into a slot of the send ring (slab.h). The bytes are complete on
+  // return.
   virtual absl::Status FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
                                 char* slot) = 0;
   // The handshake and the probe succeeded.

@@ -1,7 +1,6 @@
 #include "common/handoff/slab.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 
@@ -49,18 +48,19 @@ absl::StatusOr<std::vector<SlabHeader>> CutLayer(LayerId layer, absl::Span<const
   return slabs;
 }
 
-void FillSlabFromHost(const KeptLayer& source, const KvShape& shape, const SlabHeader& header, char* slot) {
+void CopySlab(const KeptLayer& source, const KvShape& shape, const SlabHeader& header, char* slot, Ops& ops) {
   // KeptLayer has its heads one after another, so a slab is one run of its rows.
-  size_t first = static_cast<size_t>(header.row_begin[0]);
-  for (int head = 0; head < header.head_begin; ++head) first += static_cast<size_t>(source.kept[head]);
-  size_t rows = static_cast<size_t>(header.total_rows());
-  const size_t row_bytes = shape.row_bytes();
-  SlabLayout layout = LayoutOf(header, shape);
-  std::memcpy(slot, static_cast<const char*>(source.k.data()) + first * row_bytes, rows * row_bytes);
-  std::memcpy(slot + layout.v_offset, static_cast<const char*>(source.v.data()) + first * row_bytes,
-              rows * row_bytes);
-  std::memcpy(slot + layout.positions_offset, static_cast<const int32_t*>(source.positions.data()) + first,
-              rows * sizeof(int32_t));
+  int64_t first = header.row_begin[0];
+  for (int head = 0; head < header.head_begin; ++head) first += source.kept[head];
+  const int64_t end = first + header.total_rows();
+  const SlabLayout layout = LayoutOf(header, shape);
+  const auto rows = [&](const Buffer& kv) {
+    return kv.View(shape.dtype, {source.total(), shape.head_dim}).Slice(0, first, end);
+  };
+  ops.CopyOut(rows(source.k), slot);
+  ops.CopyOut(rows(source.v), slot + layout.v_offset);
+  ops.CopyOut(source.positions.View(DType::kI32, {source.total()}).Slice(0, first, end),
+              slot + layout.positions_offset);
 }
 
 std::vector<SlabRun> RunsOf(const SlabHeader& header, const KvShape& shape, const char* slab) {

@@ -46,8 +46,9 @@ SlabLayout LayoutOf(const SlabHeader& header, const KvShape& shape);
 absl::StatusOr<std::vector<SlabHeader>> CutLayer(LayerId layer, absl::Span<const int> kept,
                                                  const KvShape& shape, size_t slot_bytes);
 
-// Copies a slab out of a KeptLayer in host memory; `slot` has LayoutOf(header).bytes.
-void FillSlabFromHost(const KeptLayer& source, const KvShape& shape, const SlabHeader& header, char* slot);
+// Queues the copies of a slab out of a KeptLayer; `slot` is host memory of LayoutOf(header).bytes, filled
+// after Sync().
+void CopySlab(const KeptLayer& source, const KvShape& shape, const SlabHeader& header, char* slot, Ops& ops);
 
 // One head's share of a slab that lies in host memory; pointers into the slab.
 struct SlabRun {

@@ -88,13 +88,12 @@ absl::Status Model::Finish(LayerId layer, TensorView attention, TensorView hidde
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorView> Model::Logits(TensorView hidden, Ops& ops, Workspace& workspace) const {
+absl::Status Model::Logits(TensorView hidden, TensorView logits, Ops& ops, Workspace& workspace) const {
   const int64_t n = hidden.shape[0];
   SLUICE_ASSIGN_OR_RETURN(TensorView normed, workspace.Take(DType::kF32, {n, shape_.hidden}));
-  SLUICE_ASSIGN_OR_RETURN(TensorView logits, workspace.Take(DType::kF32, {n, shape_.vocab}));
   ops.RmsNorm(hidden, Vector(final_norm_, shape_.hidden), shape_.rms_eps, normed);
   ops.MatMul(normed, head_ != nullptr ? *head_ : *embedding_, TensorView(), /*accumulate=*/false, logits);
-  return logits;
+  return absl::OkStatus();
 }
 
 }  // namespace sluice

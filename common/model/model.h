@@ -59,8 +59,8 @@ class Model {
   absl::Status Finish(LayerId layer, TensorView attention, TensorView hidden, Ops& ops,
                       Workspace& workspace) const;
 
-  // Final norm and head. hidden [n, hidden]; the view [n, vocab] f32 lives in the workspace.
-  absl::StatusOr<TensorView> Logits(TensorView hidden, Ops& ops, Workspace& workspace) const;
+  // Final norm and head. hidden [n, hidden], logits [n, vocab] f32.
+  absl::Status Logits(TensorView hidden, TensorView logits, Ops& ops, Workspace& workspace) const;
 
  private:
   struct Layer;

@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "common/model/model_dir.h"
 #include "common/transport/transports.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/make_backend.h"
 
 namespace sluice {
 namespace {
@@ -44,6 +44,8 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
   add("--model", options->model, "Hugging Face directory or GGUF file", "SLUICE_MODEL", "Model")->required();
   add("--model-name", options->model_name, "name that clients use (default: the directory's)",
       "SLUICE_MODEL_NAME", "Model");
+  add("--device", options->device, "auto (the first GPU, or else the CPU), cpu, cuda, cuda:<index>",
+      "SLUICE_DEVICE", "Model");
   add("--threads", options->threads, "CPU threads for the model; 0: one per core", "SLUICE_THREADS", "Model")
       ->check(CLI::Range(0, 1024));
   add("--isa", options->isa, "instruction set: auto, avx2, avx512, avx512_bf16", "SLUICE_ISA", "Model");
@@ -85,7 +87,12 @@ absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
     SLUICE_ASSIGN_OR_RETURN(cpu.isa, ParseCpuIsa(options.isa));
   }
   LoadedModel loaded;
-  SLUICE_ASSIGN_OR_RETURN(loaded.backend, NewCpuBackend(cpu));
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(options.device, cpu);
+  if (!backend.ok()) {
+    return absl::Status(backend.status().code(),
+                        absl::StrCat("--device ", options.device, ": ", backend.status().message()));
+  }
+  loaded.backend = *std::move(backend);
   SLUICE_ASSIGN_OR_RETURN(ModelFiles files, OpenModel(options.model));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(options.model));
   LoadOptions load;
@@ -110,8 +117,10 @@ absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
   return loaded;
 }
 
-absl::StatusOr<std::unique_ptr<KvTransport>> MakeWorkerTransport(const WorkerOptions& options) {
+absl::StatusOr<std::unique_ptr<KvTransport>> MakeWorkerTransport(const WorkerOptions& options,
+                                                                 Backend* backend) {
   TransportOptions transport;
+  transport.backend = backend;
   transport.ucx_tls = options.ucx_tls;
   return MakeTransport(options.transport, transport);
 }

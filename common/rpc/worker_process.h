@@ -25,6 +25,7 @@ struct WorkerOptions {
   std::string metrics_listen = "127.0.0.1:0";
   std::string transport = "ucx";
   std::string ucx_tls;
+  std::string device = "auto";
   std::string isa = "auto";
   int threads = 0;
   int ring_slots = 8;
@@ -52,7 +53,9 @@ struct LoadedModel {
 absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
                                             std::function<void(double)> progress);
 
-absl::StatusOr<std::unique_ptr<KvTransport>> MakeWorkerTransport(const WorkerOptions& options);
+// backend: outlives the transport.
+absl::StatusOr<std::unique_ptr<KvTransport>> MakeWorkerTransport(const WorkerOptions& options,
+                                                                 Backend* backend);
 
 // host:port that others dial.
 std::string DialAddress(const WorkerOptions& options, int port);

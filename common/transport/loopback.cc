@@ -3,13 +3,14 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/transport/ranges.h"
 
 namespace sluice {
 
 std::string LoopbackFabric::AddRing(Memory memory) {
   MutexLock lock(&mu_);
-  std::string key = absl::StrCat(++next_, ":", memory->size());
+  std::string key = absl::StrCat(++next_, ":", memory->bytes.size());
   rings_[key] = std::move(memory);
   return key;
 }
@@ -36,10 +37,14 @@ LoopbackTransport::~LoopbackTransport() {
 
 absl::StatusOr<Ring> LoopbackTransport::AllocateRing(size_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("loopback: a ring of 0 bytes");
-  auto memory = std::make_shared<std::vector<char>>(bytes);
+  auto memory = std::make_shared<LoopbackFabric::RingMemory>();
+  memory->bytes.resize(bytes);
+  if (backend_ != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(memory->mapping, backend_->MapHost(memory->bytes.data(), bytes));
+  }
   RegionId region = ++next_region_;
   rings_[region] = {memory, fabric_->AddRing(memory)};
-  return Ring{region, memory->data(), bytes};
+  return Ring{region, memory->bytes.data(), bytes};
 }
 
 void LoopbackTransport::ReleaseRing(RegionId region) {
@@ -67,7 +72,7 @@ absl::StatusOr<RemoteRegionId> LoopbackTransport::ImportKey(PeerId peer, absl::s
   LoopbackFabric::Memory memory = fabric_->FindRing(std::string(key));
   if (memory == nullptr) return absl::NotFoundError("loopback: no ring of that key in this process");
   RemoteRegionId remote = ++next_remote_;
-  remotes_[remote] = {peer, std::string(key), memory->size()};
+  remotes_[remote] = {peer, std::string(key), memory->bytes.size()};
   return remote;
 }
 
@@ -77,7 +82,7 @@ absl::StatusOr<TransferId> LoopbackTransport::Push(PeerId peer, RegionId local, 
   auto target = remotes_.find(remote);
   if (ring == rings_.end() || target == remotes_.end() || target->second.peer != peer)
     return absl::NotFoundError("loopback: push between unknown rings");
-  if (!InRange(from.offset, from.bytes, ring->second.memory->size()) ||
+  if (!InRange(from.offset, from.bytes, ring->second.memory->bytes.size()) ||
       !InRange(remote_offset, from.bytes, target->second.bytes))
     return absl::OutOfRangeError("loopback: push outside of a ring");
   TransferId id = ++next_transfer_;
@@ -91,7 +96,8 @@ bool LoopbackTransport::Progress() {
     const Copy& copy = queue_.front();
     LoopbackFabric::Memory to = fabric_->FindRing(copy.remote_key);
     if (to != nullptr)
-      std::memcpy(to->data() + copy.remote_offset, copy.from->data() + copy.slice.offset, copy.slice.bytes);
+      std::memcpy(to->bytes.data() + copy.remote_offset, copy.from->bytes.data() + copy.slice.offset,
+                  copy.slice.bytes);
     ended_[copy.id] = {copy.peer, to != nullptr ? TransferState::kDone : TransferState::kFailed};
   }
   return moved;

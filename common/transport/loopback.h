@@ -14,13 +14,18 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/transport/kv_transport.h"
+#include "kernels/backend.h"
 
 namespace sluice {
 
 // Where loopback transports find each other. Rings live until their last copy ends.
 class LoopbackFabric {
  public:
-  using Memory = std::shared_ptr<std::vector<char>>;
+  struct RingMemory {
+    std::vector<char> bytes;
+    Buffer mapping = {};  // Backend::MapHost
+  };
+  using Memory = std::shared_ptr<RingMemory>;
 
   std::string AddRing(Memory memory);
   void RemoveRing(const std::string& key);
@@ -36,7 +41,9 @@ class LoopbackFabric {
 
 class LoopbackTransport final : public KvTransport {
  public:
-  explicit LoopbackTransport(std::shared_ptr<LoopbackFabric> fabric) : fabric_(std::move(fabric)) {}
+  // backend: as TransportOptions::backend.
+  explicit LoopbackTransport(std::shared_ptr<LoopbackFabric> fabric, Backend* backend = nullptr)
+      : fabric_(std::move(fabric)), backend_(backend) {}
   ~LoopbackTransport() override;
 
   absl::string_view name() const override { return "loopback"; }
@@ -73,6 +80,7 @@ class LoopbackTransport final : public KvTransport {
   };
 
   const std::shared_ptr<LoopbackFabric> fabric_;
+  Backend* const backend_;
   std::map<RegionId, LocalRing> rings_;
   std::map<RemoteRegionId, RemoteRing> remotes_;
   std::set<PeerId> peers_;

@@ -14,20 +14,22 @@ namespace {
 
 using Made = absl::StatusOr<std::unique_ptr<KvTransport>>;
 
-Made MakeLoopback(const TransportOptions&) {
-  return std::make_unique<LoopbackTransport>(LoopbackFabric::Process());
+Made MakeLoopback(const TransportOptions& options) {
+  return std::make_unique<LoopbackTransport>(LoopbackFabric::Process(), options.backend);
 }
 
 Made MakeUcx(const TransportOptions& options) {
   UcxOptions ucx;
+  ucx.backend = options.backend;
   if (!options.ucx_tls.empty()) ucx.tls = options.ucx_tls;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> made, UcxTransport::Create(ucx));
   return made;
 }
 
-Made MakeUcxShm(const TransportOptions&) {
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> made,
-                          UcxTransport::Create({"ucx-shm", "posix", /*peer_error_handling=*/false}));
+Made MakeUcxShm(const TransportOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<KvTransport> made,
+      UcxTransport::Create({"ucx-shm", "posix", /*peer_error_handling=*/false, options.backend}));
   return made;
 }
 

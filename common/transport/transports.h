@@ -8,11 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/transport/kv_transport.h"
+#include "kernels/backend.h"
 
 namespace sluice {
 
 struct TransportOptions {
-  std::string ucx_tls;  // of "ucx": UcxOptions::tls; empty: its default
+  std::string ucx_tls;         // of "ucx": UcxOptions::tls; empty: its default
+  Backend* backend = nullptr;  // whose ops read and write the rings; null: no ops do. Outlives the transport
 };
 
 // name: one of TransportNames(). InvalidArgument lists them.

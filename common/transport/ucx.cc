@@ -90,6 +90,7 @@ struct UcxTransport::Impl {
     ucp_mem_h memory = nullptr;
     char* data = nullptr;
     size_t bytes = 0;
+    Buffer mapping = {};
   };
   struct RemoteRing {
     PeerId peer;
@@ -171,7 +172,7 @@ UcxTransport::~UcxTransport() {
   impl_->connections.clear();
   impl_->transfers.clear();
   for (const auto& [id, remote] : impl_->remotes) ucp_rkey_destroy(remote.key);
-  for (const auto& [region, ring] : impl_->rings) ucp_mem_unmap(impl_->context, ring.memory);
+  while (!impl_->rings.empty()) ReleaseRing(impl_->rings.begin()->first);
   ucp_cleanup(impl_->context);
 }
 
@@ -202,13 +203,22 @@ absl::StatusOr<Ring> UcxTransport::AllocateRing(size_t bytes) {
   }
   RegionId region = ++impl_->next_region;
   auto* data = static_cast<char*>(attributes.address);
-  impl_->rings[region] = {memory, data, bytes};
+  Impl::LocalRing& ring = impl_->rings[region] = {memory, data, bytes};
+  if (impl_->options.backend != nullptr) {
+    absl::StatusOr<Buffer> mapping = impl_->options.backend->MapHost(data, bytes);
+    if (!mapping.ok()) {
+      ReleaseRing(region);
+      return mapping.status();
+    }
+    ring.mapping = *std::move(mapping);
+  }
   return Ring{region, data, bytes};
 }
 
 void UcxTransport::ReleaseRing(RegionId region) {
   auto it = impl_->rings.find(region);
   if (it == impl_->rings.end()) return;
+  it->second.mapping = Buffer();
   ucp_mem_unmap(impl_->context, it->second.memory);
   impl_->rings.erase(it);
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/transport/kv_transport.h"
+#include "kernels/backend.h"
 
 namespace sluice {
 
@@ -21,6 +22,7 @@ struct UcxOptions {
   // True: a dead peer fails its transfers (UCP_ERR_HANDLING_MODE_PEER). UCX has that for networks only;
   // shared memory needs false, and the end of the control stream ends its transfers.
   bool peer_error_handling = true;
+  Backend* backend = nullptr;  // as TransportOptions::backend
 };
 
 class UcxTransport final : public KvTransport {

@@ -42,6 +42,9 @@ class CpuBackend final : public Backend {
   }
   DeviceMemory memory() const override { return ReadCpuMemory("/"); }
   absl::StatusOr<Buffer> Allocate(size_t bytes) override { return AllocateCpuMemory(bytes); }
+  absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override {
+    return Buffer(data, bytes, [](void*) {});
+  }
 
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
                                                      const ReadRows& read) override {

@@ -30,6 +30,9 @@ class CpuOps final : public Ops {
   CpuOps(const IsaKernels& kernels, ThreadPool* pool) : kernels_(kernels), pool_(*pool) {}
 
   absl::Status Sync() override;
+  absl::Status Replay(const std::vector<int>&, const std::function<absl::Status()>& enqueue) override {
+    return enqueue();
+  }
   void CopyIn(const void* host, TensorView dst) override;
   void CopyOut(TensorView src, void* host) override;
   void Copy(TensorView src, TensorView dst) override;
@@ -43,6 +46,7 @@ class CpuOps final : public Ops {
   void WindowScores(const WindowScoresArgs& args) override;
   void Pool(TensorView scores, const Pooling& pooling, TensorView out) override;
   void SumHeads(TensorView scores, TensorView out) override;
+  void ArgMax(TensorView x, TensorView out) override;
   void SelectTop(TensorView scores, int k, int tail, TensorView rows) override;
   void GatherRows(TensorView x, TensorView rows, TensorView out) override;
   void GatherKv(TensorView k, TensorView v, TensorView positions, TensorView rows, absl::Span<const int> kept,

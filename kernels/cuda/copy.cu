@@ -65,7 +65,7 @@ void CudaOps::Copy(TensorView src, TensorView dst) {
   if (Bytes(src) == 0) return;
   Begin();
   if (IsContiguous(src) && IsContiguous(dst)) {
-    Keep(cudaMemcpyAsync(dst.data, src.data, Bytes(src), cudaMemcpyDeviceToDevice, stream_), "Copy");
+    Keep(cudaMemcpyAsync(dst.data, src.data, Bytes(src), cudaMemcpyDefault, stream_), "Copy");
     return;
   }
   Rank3 from(src), to(dst);

@@ -20,19 +20,53 @@ namespace {
 
 #define SLUICE_CUDA_RETURN_IF_ERROR(call) SLUICE_RETURN_IF_ERROR(CudaStatus(call, #call))
 
-absl::StatusOr<Buffer> AllocateOn(int device, size_t bytes) {
-  void* data = nullptr;
-  cudaError_t error = cudaSetDevice(device);
-  if (error == cudaSuccess) error = cudaMalloc(&data, std::max<size_t>(bytes, 1));
-  if (error != cudaSuccess) {
-    cudaGetLastError();
-    return CudaStatus(error, absl::StrCat("device memory, ", bytes, " bytes"));
+// A GPU's memory. What is given back stays here and serves the next taker: cudaMalloc and cudaFree stop the
+// whole GPU, and a prefill pass takes and gives memory in every layer. Threads: any.
+class DeviceHeap : public std::enable_shared_from_this<DeviceHeap> {
+ public:
+  static absl::StatusOr<std::shared_ptr<DeviceHeap>> Create(int device) {
+    auto heap = std::shared_ptr<DeviceHeap>(new DeviceHeap(device));
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device));
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&heap->stream_, cudaStreamNonBlocking));
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaDeviceGetDefaultMemPool(&heap->pool_, device));
+    uint64_t keep = UINT64_MAX;
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaMemPoolSetAttribute(heap->pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+    return heap;
   }
-  return Buffer(data, bytes, [device](void* p) {
-    cudaSetDevice(device);
-    cudaFree(p);
-  });
-}
+  ~DeviceHeap() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) {
+    void* data = nullptr;
+    cudaError_t error = cudaSetDevice(device_);
+    if (error == cudaSuccess) error = cudaMallocAsync(&data, std::max<size_t>(bytes, 1), stream_);
+    // Any stream may use it from here on.
+    if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      return CudaStatus(error, absl::StrCat("device memory, ", bytes, " bytes"));
+    }
+    return Buffer(data, bytes, [heap = shared_from_this()](void* p) {
+      cudaSetDevice(heap->device_);
+      cudaFreeAsync(p, heap->stream_);
+    });
+  }
+
+  // Held here, used by nobody.
+  size_t idle_bytes() const {
+    uint64_t reserved = 0, used = 0;
+    cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved);
+    cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemCurrent, &used);
+    return reserved - used;
+  }
+
+ private:
+  explicit DeviceHeap(int device) : device_(device) {}
+  const int device_;
+  cudaStream_t stream_ = nullptr;
+  cudaMemPool_t pool_ = nullptr;
+};
 
 // The way of weights to the device: f32 rows are read straight into page-locked memory, copied, and rounded
 // on the GPU, one half while the other is read. One matrix at a time.
@@ -112,7 +146,8 @@ class LoadLane {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(CudaDevice device, std::string name) : device_(std::move(device)), name_(std::move(name)) {}
+  CudaBackend(CudaDevice device, std::string name, std::shared_ptr<DeviceHeap> heap)
+      : device_(std::move(device)), name_(std::move(name)), heap_(std::move(heap)) {}
 
   std::string description() const override {
     return absl::StrCat("cuda:", device_.index, ", ", name_, ", ", device_.n_sms, " multiprocessors");
@@ -121,9 +156,24 @@ class CudaBackend final : public Backend {
     DeviceMemory memory;
     if (cudaSetDevice(device_.index) == cudaSuccess)
       cudaMemGetInfo(&memory.available_bytes, &memory.total_bytes);
+    memory.available_bytes += heap_->idle_bytes();
     return memory;
   }
-  absl::StatusOr<Buffer> Allocate(size_t bytes) override { return AllocateOn(device_.index, bytes); }
+  absl::StatusOr<Buffer> Allocate(size_t bytes) override { return heap_->Allocate(bytes); }
+  absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override {
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_.index));
+    SLUICE_CUDA_RETURN_IF_ERROR(
+        cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+    Buffer mapping(data, bytes, [device = device_.index](void* p) {
+      cudaSetDevice(device);
+      cudaHostUnregister(p);
+    });
+    void* seen = nullptr;
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaHostGetDevicePointer(&seen, data, 0));
+    if (seen != data)
+      return absl::UnimplementedError("this machine's GPU sees host memory at other addresses than the CPU");
+    return mapping;
+  }
 
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
                                                      const ReadRows& read) override {
@@ -156,6 +206,7 @@ class CudaBackend final : public Backend {
 
   const CudaDevice device_;
   const std::string name_;
+  const std::shared_ptr<DeviceHeap> heap_;
   Mutex mu_;
   std::vector<std::unique_ptr<LoadLane>> lanes_ ABSL_GUARDED_BY(mu_);  // as many as load at once
 };
@@ -187,8 +238,8 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int index) {
   device.n_sms = properties.multiProcessorCount;
   SLUICE_ASSIGN_OR_RETURN(device.cublas, CublasLt::Load());
   device.queues = std::make_shared<CudaQueuePool>();
-  SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(index));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(device, properties.name));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<DeviceHeap> heap, DeviceHeap::Create(index));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(device, properties.name, std::move(heap)));
 }
 
 }  // namespace sluice

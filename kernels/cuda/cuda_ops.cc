@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/status.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/linear.h"
 
@@ -42,6 +43,8 @@ CudaOps::~CudaOps() {
   cudaSetDevice(device_.index);
   const bool usable = cudaStreamSynchronize(stream_) == cudaSuccess && stream_ != nullptr;
   queue_->ring.Forget();
+  for (auto& [key, graph] : graphs_)
+    if (graph.exec != nullptr) cudaGraphExecDestroy(graph.exec);
   if (usable) device_.queues->Give(std::move(queue_));
 }
 
@@ -56,6 +59,7 @@ char* CudaOps::Grow(CudaQueue::Memory* memory, size_t bytes, bool zeroed) {
   constexpr size_t kStep = size_t{1} << 20;
   bytes = (std::max(bytes, memory->bytes + memory->bytes / 2) + kStep - 1) / kStep * kStep;
   if (bytes == 0) bytes = kStep;
+  ++queue_->generation;
   // Ordered with the stream: what is queued still has the old memory.
   if (memory->data != nullptr) Keep(cudaFreeAsync(memory->data, stream_), "cudaFreeAsync");
   *memory = CudaQueue::Memory();
@@ -75,6 +79,47 @@ absl::Status CudaOps::Sync() {
   Keep(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   queue_->ring.Deliver();
   return std::exchange(error_, absl::OkStatus());
+}
+
+absl::Status CudaOps::Replay(const std::vector<int>& key, const std::function<absl::Status()>& enqueue) {
+  Begin();
+  Graph* graph = GraphOf(key);
+  if (graph->generation != queue_->generation) {
+    SLUICE_RETURN_IF_ERROR(enqueue());
+    if (graph->exec != nullptr) cudaGraphExecDestroy(std::exchange(graph->exec, nullptr));
+    graph->generation = queue_->generation;
+    return absl::OkStatus();
+  }
+  if (graph->exec == nullptr) SLUICE_RETURN_IF_ERROR(Record(graph, enqueue));
+  if (graph->exec != nullptr) Keep(cudaGraphLaunch(graph->exec, stream_), "cudaGraphLaunch");
+  return absl::OkStatus();
+}
+
+absl::Status CudaOps::Record(Graph* graph, const std::function<absl::Status()>& enqueue) {
+  cudaGraph_t recorded = nullptr;
+  Keep(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  absl::Status status = enqueue();
+  Keep(cudaStreamEndCapture(stream_, &recorded), "cudaStreamEndCapture");
+  if (recorded == nullptr) return status;
+  if (status.ok()) Keep(cudaGraphInstantiate(&graph->exec, recorded, 0), "cudaGraphInstantiate");
+  cudaGraphDestroy(recorded);
+  return status;
+}
+
+CudaOps::Graph* CudaOps::GraphOf(const std::vector<int>& key) {
+  if (graphs_.size() >= kMaxGraphs && !graphs_.contains(key)) {
+    const auto oldest = std::min_element(graphs_.begin(), graphs_.end(), [](const auto& a, const auto& b) {
+      return a.second.used < b.second.used;
+    });
+    if (oldest->second.exec != nullptr) {
+      Keep(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");  // it may be running
+      cudaGraphExecDestroy(oldest->second.exec);
+    }
+    graphs_.erase(oldest);
+  }
+  Graph* graph = &graphs_[key];
+  graph->used = ++clock_;
+  return graph;
 }
 
 }  // namespace sluice

@@ -5,6 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -36,6 +38,7 @@ struct CudaQueue {
   cudaStream_t stream = nullptr;
   PinnedRing ring;
   Memory scratch, counters;
+  int generation = 0;  // of that memory: recorded graphs hold its addresses
   std::unique_ptr<Linear> linear;
 };
 
@@ -67,6 +70,7 @@ class CudaOps final : public Ops {
   cudaStream_t stream() const { return stream_; }
 
   absl::Status Sync() override;
+  absl::Status Replay(const std::vector<int>& key, const std::function<absl::Status()>& enqueue) override;
   void CopyIn(const void* host, TensorView dst) override;
   void CopyOut(TensorView src, void* host) override;
   void Copy(TensorView src, TensorView dst) override;
@@ -80,6 +84,7 @@ class CudaOps final : public Ops {
   void WindowScores(const WindowScoresArgs& args) override;
   void Pool(TensorView scores, const Pooling& pooling, TensorView out) override;
   void SumHeads(TensorView scores, TensorView out) override;
+  void ArgMax(TensorView x, TensorView out) override;
   void SelectTop(TensorView scores, int k, int tail, TensorView rows) override;
   void GatherRows(TensorView x, TensorView rows, TensorView out) override;
   void GatherKv(TensorView k, TensorView v, TensorView positions, TensorView rows, absl::Span<const int> kept,
@@ -105,10 +110,23 @@ class CudaOps final : public Ops {
   }
   char* Grow(CudaQueue::Memory* memory, size_t bytes, bool zeroed);
 
+  // What a key's ops look like to the GPU. Queued one by one the first time, when scratch memory and
+  // algorithms are found; recorded the second time.
+  struct Graph {
+    cudaGraphExec_t exec = nullptr;
+    int generation = -1;  // of the queue's memory when the ops ran last; -1: never
+    int64_t used = 0;     // clock_ of the last call
+  };
+  static constexpr size_t kMaxGraphs = 64;
+  absl::Status Record(Graph* graph, const std::function<absl::Status()>& enqueue);
+  Graph* GraphOf(const std::vector<int>& key);
+
   const CudaDevice device_;
   std::unique_ptr<CudaQueue> queue_;
   cudaStream_t stream_;  // the queue's
   absl::Status error_;
+  std::map<std::vector<int>, Graph> graphs_;
+  int64_t clock_ = 0;
 };
 
 }  // namespace sluice

@@ -52,7 +52,10 @@ cudaError_t PinnedRing::CopyIn(const void* host, void* device, size_t bytes, cud
 
 cudaError_t PinnedRing::CopyOut(const void* device, void* host, size_t bytes, cudaStream_t stream) {
   if (cudaError_t e = Start(); e != cudaSuccess) return e;
-  if (Aligned(bytes) > kOutBytes - out_used_)
+  cudaPointerAttributes attributes;
+  if (cudaError_t e = cudaPointerGetAttributes(&attributes, host); e != cudaSuccess) return e;
+  const bool locked = attributes.type == cudaMemoryTypeHost;  // Backend::MapHost
+  if (locked || Aligned(bytes) > kOutBytes - out_used_)
     return cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream);
   char* pinned = memory_ + kSegments * kSegmentBytes + out_used_;
   out_used_ += Aligned(bytes);

@@ -32,6 +32,20 @@ int FreePortBase() {
   }
 }
 
+TEST(PlanDevicesTest, GpusAreSharedOut) {
+  const auto plan = [](int n_gpus, UpOptions options = {}) {
+    PlanDevices(n_gpus, &options);
+    return options.prefill_device + " " + options.decode_device;
+  };
+  EXPECT_EQ(plan(0), "cpu cpu");
+  EXPECT_EQ(plan(1), "cuda:0 cuda:0");
+  EXPECT_EQ(plan(2), "cuda:0 cuda:1");
+  EXPECT_EQ(plan(8), "cuda:0 cuda:1");
+  UpOptions named;
+  named.prefill_device = "cpu";
+  EXPECT_EQ(plan(2, named), "cpu cuda:1");
+}
+
 class UpTest : public ::testing::Test {
  protected:
   ClientRun run;

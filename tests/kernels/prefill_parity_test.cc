@@ -213,6 +213,54 @@ TEST_P(PrefillParity, SumHeads) {
   }
 }
 
+TEST_P(PrefillParity, ArgMax) {
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
+  for (int n : {1, 5, 257, 50000}) {
+    for (int levels : {2, 1000000}) {
+      std::vector<float> values(9 * n);
+      for (float& x : values) x = (static_cast<int>(random_() % levels) - levels / 2) * 0.5f;
+      for (int i = 0; i < n; ++i) values[i] = i % 2 == 0 ? -0.f : 0.f;  // the lowest of equals
+      for (int i = n; i < 2 * n; ++i) values[i] = -infinity;            // nothing to choose
+      values[2 * n + random_() % n] = nan;
+      values[3 * n + random_() % n] = infinity;
+      values[4 * n + random_() % n] = -infinity;
+      values[5 * n + n - 1] = 1e9f;
+      values[6 * n] = 1e9f;
+      Tensor x = Floats({9, n}, values), out = Poisoned(DType::kI32, {9});
+      ops().ArgMax(x.device, out.device);
+      reference::ArgMax(x.host, out.host);
+      ExpectSame(out, 0, "n " + std::to_string(n));
+    }
+  }
+}
+
+// What was queued under a key runs again on whatever the memory then holds, also after scratch memory grew.
+TEST_P(PrefillParity, Replay) {
+  const Tensor replayed_x = Random(DType::kF32, {3, 1000}), replayed_best = Poisoned(DType::kI32, {3});
+  for (int round = 0; round < 6; ++round) {
+    Tensor x = Random(DType::kF32, {3, 1000}), best = Poisoned(DType::kI32, {3});
+    ops().Copy(x.device, replayed_x.device);
+    ASSERT_TRUE(ops()
+                    .Replay({7, 3},
+                            [&] {
+                              ops().ArgMax(replayed_x.device, replayed_best.device);
+                              return absl::OkStatus();
+                            })
+                    .ok());
+    ops().Copy(replayed_best.device, best.device);
+    reference::ArgMax(x.host, best.host);
+    ExpectSame(best, 0, "round " + std::to_string(round));
+    if (round == 3) {
+      Tensor many = Random(DType::kF32, {20000, 10}), out = Poisoned(DType::kI32, {20000});
+      ops().ArgMax(many.device, out.device);
+      reference::ArgMax(many.host, out.host);
+      ExpectSame(out, 0);
+    }
+  }
+  EXPECT_TRUE(absl::IsAborted(ops().Replay({8}, [] { return absl::AbortedError("not queued"); })));
+}
+
 TEST_P(PrefillParity, SelectTop) {
   for (int n : {1, 2, 64, 1000}) {
     for (int levels : {1, 2, 5, 1000000}) {  // few levels: nearly everything ties

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/transport/transports.h"
+#include "kernels/cpu/cpu_backend.h"
 
 namespace sluice {
 namespace {
@@ -15,7 +16,9 @@ TEST(SendLoopTest, ARingThatCannotBeHadIsAnError) {
   HandoffSenderOptions options;
   options.shape = {1, 1, 1, 64, DType::kBF16};
   options.ring_slots = 0;
-  auto loop = SendLoop::Create(options, *MakeTransport("loopback", {}), &clock, &metrics, &transfer_metrics);
+  const std::unique_ptr<Backend> backend = *NewCpuBackend({.threads = 1});
+  auto loop = SendLoop::Create(options, *MakeTransport("loopback", {}), backend.get(), &clock, &metrics,
+                               &transfer_metrics);
   EXPECT_TRUE(absl::IsInvalidArgument(loop.status())) << loop.status();
   EXPECT_NE(loop.status().message().find("ring_slots"), std::string::npos) << loop.status();
 }

@@ -17,7 +17,8 @@ class CountingBackend final : public Backend {
   std::string description() const override { return real_->description(); }
   DeviceMemory memory() const override { return real_->memory(); }
   absl::StatusOr<Buffer> Allocate(size_t bytes) override {
-    if (empty_) return absl::ResourceExhaustedError("no memory left");
+    if (allowed_ == 0) return absl::ResourceExhaustedError("no memory left");
+    --allowed_;
     SLUICE_ASSIGN_OR_RETURN(Buffer buffer, real_->Allocate(bytes));
     live_ += bytes;
     peak_ = std::max(peak_, live_);
@@ -28,6 +29,7 @@ class CountingBackend final : public Backend {
       held.reset();
     });
   }
+  absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override { return real_->MapHost(data, bytes); }
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
                                                      const ReadRows& read) override {
     return real_->PackMatrix(rows, cols, read);
@@ -37,12 +39,14 @@ class CountingBackend final : public Backend {
   size_t live() const { return live_; }
   size_t peak() const { return peak_; }
   void ResetPeak() { peak_ = live_; }
-  void set_empty(bool empty) { empty_ = empty; }
+  // How many more allocations succeed.
+  static constexpr int64_t kUnlimited = int64_t{1} << 60;
+  void Allow(int64_t allocations) { allowed_ = allocations; }
 
  private:
   Backend* const real_;
   size_t live_ = 0, peak_ = 0;
-  bool empty_ = false;
+  int64_t allowed_ = kUnlimited;
 };
 
 }  // namespace sluice

@@ -51,8 +51,8 @@ std::vector<KeptLayer> MakeKeptLayers(const KvShape& shape, int n_prompt, const 
 
 absl::Status SimPrefill::FillSlab(const HandoffKey&, const KeptLayer& source, const SlabHeader& header,
                                   char* slot) {
-  FillSlabFromHost(source, shape, header, slot);
-  return absl::OkStatus();
+  CopySlab(source, shape, header, slot, *ops);
+  return ops->Sync();
 }
 
 void SimPrefill::OnResult(const HandoffKey& key, const HandoffResult& result) {
@@ -121,6 +121,7 @@ void HandoffSim::MakePrefill(int p) {
   prefills_[p] = std::make_unique<SimPrefill>();
   SimPrefill& prefill = *prefills_[p];
   prefill.shape = options_.shape;
+  prefill.ops = backend_->NewOps();
   prefill.transport = MakeSimTransport();
   prefill.send = [this, p](PeerId peer, const HandoffMessage& message) {
     for (const auto& [ends, link] : links_)

@@ -16,6 +16,7 @@
 #include "common/handoff/receiver.h"
 #include "common/handoff/sender.h"
 #include "common/transport/loopback.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "tests/support/faulty_transport.h"
 
 namespace sluice {
@@ -46,6 +47,7 @@ class SimPrefill final : public SenderHost {
   std::unique_ptr<FaultyTransport> transport;
   std::unique_ptr<HandoffSender> sender;
   KvShape shape;
+  std::unique_ptr<Ops> ops;
   std::set<HandoffKey> started;
   std::map<HandoffKey, HandoffResult> results;
   std::map<PeerId, double> rates;
@@ -157,6 +159,7 @@ class HandoffSim {
 
   const SimOptions options_;
   ManualClock clock_;
+  const std::unique_ptr<Backend> backend_ = *NewCpuBackend({.threads = 1});
   std::shared_ptr<LoopbackFabric> fabric_ = std::make_shared<LoopbackFabric>();
   std::vector<std::unique_ptr<SimPrefill>> prefills_;
   std::vector<std::unique_ptr<SimDecode>> decodes_;

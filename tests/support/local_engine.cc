@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> LocalDecoder::Receive(const LocalPre
   return kv;
 }
 
-absl::StatusOr<std::vector<absl::Span<const float>>> LocalDecoder::Step(absl::Span<const DecodeRow> rows) {
+absl::StatusOr<std::vector<DecodeResult>> LocalDecoder::Step(absl::Span<const DecodeRow> rows) {
   for (const DecodeRow& row : rows) SLUICE_RETURN_IF_ERROR(row.kv->ReserveAppend(stepper_->ops()));
   return stepper_->Run(rows);
 }
@@ -159,9 +159,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> GenerateTogether(const Model& 
     sequences.push_back(std::move(kv));
   }
   for (int step = 1; step < n; ++step) {
-    SLUICE_ASSIGN_OR_RETURN(std::vector<absl::Span<const float>> logits, decoder->Step(rows));
+    SLUICE_ASSIGN_OR_RETURN(std::vector<DecodeResult> results, decoder->Step(rows));
     for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i].token = Greedy(logits[i]);
+      rows[i].token = results[i].best;
       ++rows[i].position;
       tokens[i].push_back(rows[i].token);
     }

@@ -82,7 +82,7 @@ class LocalDecoder {
   // Moves the kept rows into the cache.
   absl::StatusOr<std::unique_ptr<SequenceKv>> Receive(const LocalPrefill& prefill, const ResolvedGates& gates,
                                                       int prompt_rows);
-  absl::StatusOr<std::vector<absl::Span<const float>>> Step(absl::Span<const DecodeRow> rows);
+  absl::StatusOr<std::vector<DecodeResult>> Step(absl::Span<const DecodeRow> rows);
   DecodeCache& cache() { return *cache_; }
 
  private:

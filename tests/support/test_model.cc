@@ -1,5 +1,6 @@
 #include "tests/support/test_model.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/model/model_dir.h"
+#include "kernels/make_backend.h"
 
 namespace sluice {
 namespace {
@@ -25,16 +27,21 @@ struct Loaded {
   std::unique_ptr<Model> model;
 };
 
-Loaded Load(const std::string& path, DType kv_dtype, CpuIsa isa) {
+Loaded Load(const std::string& path, DType kv_dtype, CpuIsa isa, const std::string& device) {
   const ModelFiles files = Must(OpenModel(path));
   Loaded loaded;
-  loaded.backend = Must(NewCpuBackend({.isa = isa, .threads = 0}));
+  loaded.backend = Must(MakeBackend(device, {.isa = isa, .threads = 0}));
   loaded.model = Must(
       Model::Load(files.shape, files.weights, loaded.backend.get(), {.kv_dtype = kv_dtype, .progress = {}}));
   return loaded;
 }
 
 }  // namespace
+
+std::string TestDevice() {
+  const char* device = std::getenv("SLUICE_TEST_DEVICE");
+  return device != nullptr ? device : "cpu";
+}
 
 std::string SourcePath(const std::string& relative) { return std::string(SLUICE_SOURCE_DIR "/") + relative; }
 
@@ -46,10 +53,10 @@ std::string ReadFile(const std::string& path) {
   return content.str();
 }
 
-const Model& TestModel(const std::string& path, DType kv_dtype, CpuIsa isa) {
-  static auto* loaded = new std::map<std::tuple<std::string, DType, CpuIsa>, Loaded>;
-  auto [it, added] = loaded->try_emplace({path, kv_dtype, isa});
-  if (added) it->second = Load(path, kv_dtype, isa);
+const Model& TestModel(const std::string& path, DType kv_dtype, CpuIsa isa, const std::string& device) {
+  static auto* loaded = new std::map<std::tuple<std::string, DType, CpuIsa, std::string>, Loaded>;
+  auto [it, added] = loaded->try_emplace({path, kv_dtype, isa, device});
+  if (added) it->second = Load(path, kv_dtype, isa, device);
   return *it->second.model;
 }
 
@@ -63,6 +70,7 @@ const Tokenizer& NeedleTokenizer() {
 }
 
 std::vector<CpuIsa> SupportedCpuIsas() {
+  if (TestDevice() != "cpu") return {BestCpuIsa()};
   std::vector<CpuIsa> isas;
   for (CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
     if (CpuSupports(isa)) isas.push_back(isa);

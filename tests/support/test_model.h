@@ -11,24 +11,29 @@
 
 namespace sluice {
 
+// Where test models are: "cpu", or what SLUICE_TEST_DEVICE says ("cuda"), so that one suite holds every
+// device.
+std::string TestDevice();
+
 // A path inside the source tree.
 std::string SourcePath(const std::string& relative);
 std::string ReadFile(const std::string& path);
 
 // A Hugging Face directory or a GGUF file.
-const Model& TestModel(const std::string& path, DType kv_dtype = DType::kBF16, CpuIsa isa = BestCpuIsa());
+const Model& TestModel(const std::string& path, DType kv_dtype = DType::kBF16, CpuIsa isa = BestCpuIsa(),
+                       const std::string& device = TestDevice());
 
 // models/needle-14m.
 const Model& NeedleModel(DType kv_dtype = DType::kBF16, CpuIsa isa = BestCpuIsa());
 const Tokenizer& NeedleTokenizer();
 
-// How far logits may be from those of an f32 computation on the same bf16 weights. avx512_bf16 rounds
+// How far logits may be from those of an f32 computation on the same bf16 weights. avx512_bf16 and GPUs round
 // activations, too.
 inline float LogitTolerance(DType kv_dtype, CpuIsa isa) {
-  return kv_dtype == DType::kF32 && isa != CpuIsa::kAvx512Bf16 ? 1e-3f : 0.25f;
+  return kv_dtype == DType::kF32 && isa != CpuIsa::kAvx512Bf16 && TestDevice() == "cpu" ? 1e-3f : 0.25f;
 }
 
-// Instruction sets that this machine has, lowest first.
+// Instruction sets that this machine has, lowest first; one stands for all on another device.
 std::vector<CpuIsa> SupportedCpuIsas();
 
 }  // namespace sluice

@@ -25,8 +25,8 @@ std::unique_ptr<RpcServer> Listen(const std::vector<grpc::Service*>& services) {
   return *std::move(server);
 }
 
-std::unique_ptr<KvTransport> Transport(const std::string& name) {
-  auto transport = MakeTransport(name, TransportOptions{});
+std::unique_ptr<KvTransport> Transport(const std::string& name, Backend* backend) {
+  auto transport = MakeTransport(name, {.ucx_tls = {}, .backend = backend});
   SLUICE_CHECK(transport.ok());
   return *std::move(transport);
 }
@@ -51,9 +51,9 @@ TestDecode::TestDecode(const Model& model, const std::string& transport, size_t 
   options.incarnation = incarnation_;
   options.compatibility = CompatibilityOf(model);
   options.shape = model.kv_shape();
-  receive_loop_ =
-      std::make_unique<ReceiveLoop>(options, Transport(transport), model.backend(), cache_.get(), &table_,
-                                    decode_loop_.get(), &clock_, metrics_.get(), transfer_metrics_.get());
+  receive_loop_ = std::make_unique<ReceiveLoop>(options, Transport(transport, model.backend()),
+                                                model.backend(), cache_.get(), &table_, decode_loop_.get(),
+                                                &clock_, metrics_.get(), transfer_metrics_.get());
   generate_ = std::make_unique<GenerateService>(&table_, receive_loop_.get(), &clock_);
   handoff_ = std::make_unique<HandoffService>(receive_loop_.get());
   server_ = Listen({generate_.get(), handoff_.get()});
@@ -88,8 +88,8 @@ TestPrefill::TestPrefill(const Model& model, const std::string& transport, Prefi
   sender.incarnation = RandomId128();
   sender.compatibility = CompatibilityOf(model);
   sender.shape = model.kv_shape();
-  send_loop_ =
-      *SendLoop::Create(sender, Transport(transport), &clock_, metrics_.get(), transfer_metrics_.get());
+  send_loop_ = *SendLoop::Create(sender, Transport(transport, model.backend()), model.backend(), &clock_,
+                                 metrics_.get(), transfer_metrics_.get());
   prefill_loop_ = std::make_unique<PrefillLoop>(&model, send_loop_.get(), options, &clock_, metrics_.get());
   service_ = std::make_unique<PrefillService>(&model, prefill_loop_.get(), send_loop_.get(), &clock_);
   server_ = Listen({service_.get()});

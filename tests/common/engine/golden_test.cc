@@ -59,7 +59,7 @@ TEST_P(Golden, DecodeLogitsOfTheTinyModels) {
       const std::vector<float> expected = golden["decode_logits"][i];
       float worst = 0;
       for (size_t j = 0; j < expected.size(); ++j)
-        worst = std::max(worst, std::abs((*logits)[0][j] - expected[j]));
+        worst = std::max(worst, std::abs((*logits)[0].logits[j] - expected[j]));
       EXPECT_LE(worst, LogitTolerance(DType::kF32, GetParam())) << "step " << i;
     }
   }

@@ -54,7 +54,8 @@ std::vector<std::vector<float>> Forward(const Model& model, const std::vector<in
     ops->Attention({args});
     EXPECT_TRUE(model.Finish(LayerId(l), out, hidden, *ops, workspace).ok());
   }
-  const TensorView logits = *model.Logits(hidden, *ops, workspace);
+  const TensorView logits = *workspace.Take(DType::kF32, {hidden.shape[0], model.shape().vocab});
+  SLUICE_CHECK(model.Logits(hidden, logits, *ops, workspace).ok());
   std::vector<std::vector<float>> result(n, std::vector<float>(shape.vocab));
   for (int64_t i = 0; i < n; ++i) ops->CopyOut(logits.At(i), result[i].data());
   EXPECT_TRUE(ops->Sync().ok());
@@ -145,6 +146,7 @@ class SmallBackend final : public Backend {
   std::string description() const override { return "a small device"; }
   DeviceMemory memory() const override { return memory_; }
   absl::StatusOr<Buffer> Allocate(size_t bytes) override { return real_->Allocate(bytes); }
+  absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override { return real_->MapHost(data, bytes); }
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
                                                      const ReadRows& read) override {
     return real_->PackMatrix(rows, cols, read);

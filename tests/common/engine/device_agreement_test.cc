@@ -1,0 +1,164 @@
+// The first GPU says what the CPU says: greedy tokens of long prompts under every kind of gate, over two
+// turns. Both round K and V to bf16, a GPU rounds activations, too: texts may part, but not early, and only
+// where the CPU itself is undecided.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "common/compression/compression_spec.h"
+#include "common/model/model_dir.h"
+#include "kernels/make_backend.h"
+#include "tests/support/local_engine.h"
+#include "tests/support/needle_prompts.h"
+#include "tests/support/test_model.h"
+
+namespace sluice {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+constexpr int kSurelyEqual = 16;                                                 // tokens
+const float kUndecided = 2 * LogitTolerance(DType::kBF16, CpuIsa::kAvx512Bf16);  // one error on each side
+
+struct Decoded {
+  Tokens tokens;
+  std::vector<float> margins;  // of each token over the next best
+};
+
+void Take(absl::Span<const float> logits, Decoded* out) {
+  std::vector<float> best(logits.begin(), logits.end());
+  std::nth_element(best.begin(), best.begin() + 1, best.end(), std::greater<float>());
+  out->tokens.push_back(Greedy(logits));
+  out->margins.push_back(best[0] - best[1]);
+}
+
+// n greedy tokens; `prefill` is of `request`.
+Decoded Decode(const Model& model, const LocalPrefill& prefill, const LocalRequest& request, int n) {
+  const int end = request.first_position + static_cast<int>(request.ids.size());
+  auto decoder = LocalDecoder::Create(model, 2);
+  EXPECT_TRUE(decoder.ok()) << decoder.status();
+  auto kv = (*decoder)->Receive(prefill, request.gates, end);
+  EXPECT_TRUE(kv.ok()) << kv.status();
+  Decoded out;
+  Take(prefill.logits, &out);
+  for (int i = 1; i < n; ++i) {
+    auto logits = (*decoder)->Step({{.kv = kv->get(),
+                                     .selection = request.gates.selection.kind,
+                                     .token = out.tokens.back(),
+                                     .position = LogicalLen(end + i - 1)}});
+    EXPECT_TRUE(logits.ok()) << logits.status();
+    if (!logits.ok()) break;
+    Take((*logits)[0].logits, &out);
+  }
+  return out;
+}
+
+std::string Describe(const Decoded& cpu, const Decoded& gpu) {
+  const auto [at, other] = std::mismatch(cpu.tokens.begin(), cpu.tokens.end(), gpu.tokens.begin());
+  if (at == cpu.tokens.end()) return "same";
+  const auto i = at - cpu.tokens.begin();
+  return "part at token " + std::to_string(i) + ", where the CPU's margin is " +
+         std::to_string(cpu.margins[i]);
+}
+
+void ExpectAgreement(const Decoded& cpu, const Decoded& gpu) {
+  ASSERT_EQ(cpu.tokens.size(), gpu.tokens.size());
+  for (size_t i = 0; i < cpu.tokens.size(); ++i) {
+    if (cpu.tokens[i] == gpu.tokens[i]) continue;
+    EXPECT_GE(static_cast<int>(i), kSurelyEqual) << Describe(cpu, gpu);
+    EXPECT_LT(cpu.margins[i], kUndecided) << Describe(cpu, gpu);
+    return;
+  }
+}
+
+class DeviceAgreement : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (CountGpus() == 0) GTEST_SKIP() << "needs a GPU";
+  }
+
+  // `turn` new tokens after `history` ones, on both devices; with history=keep in two turns, else in one.
+  void Compare(const std::string& path, const Tokens& ids, int budget) {
+    const Model& cpu = TestModel(path, DType::kBF16, BestCpuIsa(), "cpu");
+    const Model& gpu = TestModel(path, DType::kBF16, BestCpuIsa(), "cuda");
+    CompressionSpec spec;
+    spec.preset = GetParam();
+    spec.budget_tokens = budget;
+    spec.min_prompt_tokens = 0;
+    auto gates = ResolveFor(cpu.shape(), spec, static_cast<int>(ids.size()), 32);
+    ASSERT_TRUE(gates.ok()) << gates.status();
+    const int split = gates->history == HistoryKind::kKeep ? static_cast<int>(ids.size()) * 2 / 3 : 0;
+    Decoded decoded[2];
+    for (int d = 0; d < 2; ++d) {
+      const Model& model = d == 0 ? cpu : gpu;
+      std::vector<LocalPrefill> first;
+      std::unique_ptr<CollectedHistory> history;
+      if (split > 0) {
+        auto prefix = PrefillTogether(model, {{.ids = {ids.begin(), ids.begin() + split}}}, true);
+        ASSERT_TRUE(prefix.ok()) << prefix.status();
+        first = *std::move(prefix);
+        history = std::make_unique<CollectedHistory>(&model, first[0].sink.get());
+      }
+      const LocalRequest request{.ids = {ids.begin() + split, ids.end()},
+                                 .gates = *gates,
+                                 .history = history.get(),
+                                 .first_position = split};
+      auto prefill = PrefillTogether(model, {request});
+      ASSERT_TRUE(prefill.ok()) << prefill.status();
+      decoded[d] = Decode(model, (*prefill)[0], request, 32);
+    }
+    std::cout << GetParam() << ", " << ids.size() << " tokens: " << Describe(decoded[0], decoded[1]) << "\n";
+    ExpectAgreement(decoded[0], decoded[1]);
+  }
+};
+
+TEST_P(DeviceAgreement, ShortPromptsOfTheBundledModel) {
+  const std::string path = SourcePath("models/needle-14m");
+  const auto golden = nlohmann::json::parse(ReadFile(path + "/golden.json"));
+  for (const auto& prompt : golden["prompts"]) Compare(path, prompt["ids"], 128);
+}
+
+TEST_P(DeviceAgreement, LongPromptsOfTheBundledModel) {
+  int seed = 40;
+  for (int tokens : {8000, 12000, 16000})
+    Compare(SourcePath("models/needle-14m"), MakeNeedlePrompt(tokens, 0.4, ++seed).ids, 128);
+}
+
+TEST_P(DeviceAgreement, LongPromptsOfSmolLm2) {
+  const char* directory = std::getenv("SLUICE_MODELS_DIR");
+  const std::string path =
+      std::string(directory == nullptr ? "." : directory) + "/SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (directory == nullptr || !std::filesystem::exists(path))
+    GTEST_SKIP() << "needs $SLUICE_MODELS_DIR/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const auto tokenizer = OpenTokenizer(path);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::string text = ReadFile(SourcePath("models/needle-14m/haystack.txt"));
+  for (size_t at : {size_t{0}, text.size() / 3, text.size() / 2}) {
+    const std::string question =
+        "<|im_end|>\n<|im_start|>user\nWho speaks in this text, and about what?<|im_end|>\n"
+        "<|im_start|>assistant\n";
+    Tokens ids = *(*tokenizer)
+                      ->Encode("<|im_start|>user\n" + text.substr(text.find('.', at) + 1, 36000),
+                               {.parse_special = true, .add_special = false});
+    ids.resize(std::min<size_t>(ids.size(), 8100));  // of a context of 8,192
+    const Tokens end = *(*tokenizer)->Encode(question, {.parse_special = true, .add_special = false});
+    ids.insert(ids.end(), end.begin(), end.end());
+    ASSERT_GT(ids.size(), 7500u);
+    Compare(path, ids, 128);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, DeviceAgreement,
+                         ::testing::Values("full", "rocketkv", "rocketkv-mt", "sluice", "sluice-mt"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace sluice
