@@ -1,4 +1,5 @@
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/paged_cache.cuh"
 #include "kernels/op_checks.h"
 #include "kernels/views.h"
@@ -10,6 +11,8 @@ namespace {
 template <class T>
 __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64_t k_head, const float* v,
                           int64_t v_row, int64_t v_head) {
+  LetSuccessorStart();
+  WaitForPredecessor();
   const int head = blockIdx.x, entry = blockIdx.y, slot = cache.slots[entry];
   int32_t* kept = cache.kept_len.At(slot, head);
   const int row = *kept;
@@ -46,8 +49,8 @@ void CudaOps::AppendKv(TensorView k, TensorView v, const PagedKv& cache) {
   if (batch == 0) return;
   Begin();
   auto kernel = cache.dtype == DType::kBF16 ? &AppendRow<Bf16> : &AppendRow<float>;
-  kernel<<<dim3(heads, batch), 128, 0, stream_>>>(PagedCache(cache), k.as<float>(), k.stride[0], k.stride[1],
-                                                  v.as<float>(), v.stride[0], v.stride[1]);
+  LaunchEarly(kernel, dim3(heads, batch), 128, 0, stream_, PagedCache(cache), k.as<float>(), k.stride[0],
+              k.stride[1], v.as<float>(), v.stride[0], v.stride[1]);
   Launched("AppendKv");
 }
 

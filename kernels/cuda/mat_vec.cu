@@ -1,6 +1,7 @@
 #include "kernels/cuda/mat_vec.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace sluice {
@@ -88,6 +89,7 @@ __global__ __launch_bounds__(kThreads, 1) void MultiplyFewRows(const __grid_cons
                                                                const __grid_constant__ Cut cut,
                                                                bool aligned) {
   extern __shared__ __align__(16) char memory[];
+  LetSuccessorStart();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const int x0 = blockIdx.y * cut.rows, n = min(cut.rows, a.n - x0);
   const int n_tiles = static_cast<int>(CeilDiv(a.rows, kOutputs)), chunks = cut.Chunks();
@@ -113,6 +115,7 @@ __global__ __launch_bounds__(kThreads, 1) void MultiplyFewRows(const __grid_cons
   };
 #pragma unroll
   for (int i = 0; i < kSlots - 1; ++i) fetch(i);
+  WaitForPredecessor();  // weights never change, x does
 
   int slot = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -203,7 +206,8 @@ void MatVec(const MatVecArgs& a, int n_sms, cudaStream_t stream) {
   }
   const int shared = bytes();
   cudaFuncSetAttribute(MultiplyFewRows, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  MultiplyFewRows<<<dim3(blocks, CeilDiv(a.n, cut.rows)), kThreads, shared, stream>>>(a, cut, aligned);
+  LaunchEarly(MultiplyFewRows, dim3(blocks, CeilDiv(a.n, cut.rows)), kThreads, shared, stream, a, cut,
+              aligned);
 }
 
 }  // namespace sluice

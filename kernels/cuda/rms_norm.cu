@@ -3,6 +3,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/views.h"
 
 namespace sluice {
@@ -12,6 +13,8 @@ namespace {
 __global__ void NormRows(const float* x, int64_t x_row, int64_t x_head, const float* weight, float eps, int c,
                          float* out, int64_t out_row, int64_t out_head) {
   __shared__ float sums[kWarp];
+  LetSuccessorStart();
+  WaitForPredecessor();
   const float* from = x + blockIdx.x * x_row + blockIdx.y * x_head;
   float* to = out + blockIdx.x * out_row + blockIdx.y * out_head;
   float squares = 0;
@@ -34,9 +37,9 @@ void CudaOps::RmsNorm(TensorView x, TensorView weight, float eps, TensorView out
   if (n == 0) return;
   Begin();
   const int threads = static_cast<int>(std::clamp<int64_t>(CeilDiv(CeilDiv(c, 4), kWarp), 1, 32)) * kWarp;
-  NormRows<<<dim3(n, heads), threads, 0, stream_>>>(
-      x.as<float>(), x.stride[0], x.rank == 3 ? x.stride[1] : 0, weight.as<float>(), eps, static_cast<int>(c),
-      out.as<float>(), out.stride[0], x.rank == 3 ? out.stride[1] : 0);
+  LaunchEarly(NormRows, dim3(n, heads), threads, 0, stream_, x.as<float>(), x.stride[0],
+              x.rank == 3 ? x.stride[1] : 0, weight.as<float>(), eps, static_cast<int>(c), out.as<float>(),
+              out.stride[0], x.rank == 3 ? out.stride[1] : 0);
   Launched("RmsNorm");
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/op_checks.h"
 #include "kernels/views.h"
 
@@ -10,6 +11,8 @@ namespace {
 __global__ void RotatePairs(float* x, int64_t row_stride, int64_t head_stride, int64_t n, int heads, int half,
                             const int32_t* positions, const float* cos_sin, int64_t table_stride,
                             int64_t context, const float* shift, int64_t shift_stride) {
+  LetSuccessorStart();
+  WaitForPredecessor();
   const int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t row = at / (heads * half);
   if (row >= n) return;
@@ -31,10 +34,9 @@ void CudaOps::Rope(TensorView x, TensorView positions, TensorView cos_sin, Tenso
   const int64_t n = x.shape[0], heads = x.shape[1], d = x.shape[2], context = cos_sin.shape[0];
   if (n == 0) return;
   Begin();
-  RotatePairs<<<CeilDiv(n * heads * d / 2, 256), 256, 0, stream_>>>(
-      x.as<float>(), x.stride[0], x.stride[1], n, static_cast<int>(heads), static_cast<int>(d / 2),
-      positions.as<int32_t>(), cos_sin.as<float>(), cos_sin.stride[0], context, shift.as<float>(),
-      shift.stride[0]);
+  LaunchEarly(RotatePairs, CeilDiv(n * heads * d / 2, 256), 256, 0, stream_, x.as<float>(), x.stride[0],
+              x.stride[1], n, static_cast<int>(heads), static_cast<int>(d / 2), positions.as<int32_t>(),
+              cos_sin.as<float>(), cos_sin.stride[0], context, shift.as<float>(), shift.stride[0]);
   Launched("Rope");
 }
 

@@ -27,10 +27,11 @@ const Model& TestModel(const std::string& path, DType kv_dtype = DType::kBF16, C
 const Model& NeedleModel(DType kv_dtype = DType::kBF16, CpuIsa isa = BestCpuIsa());
 const Tokenizer& NeedleTokenizer();
 
-// How far logits may be from those of an f32 computation on the same bf16 weights. avx512_bf16 and GPUs round
-// activations, too.
+// How far logits may be from those of an f32 computation on the same bf16 weights. avx512_bf16 rounds
+// activations, too; GPUs also round queries and the weights of attention.
 inline float LogitTolerance(DType kv_dtype, CpuIsa isa) {
-  return kv_dtype == DType::kF32 && isa != CpuIsa::kAvx512Bf16 && TestDevice() == "cpu" ? 1e-3f : 0.25f;
+  if (TestDevice() != "cpu") return 0.6f;
+  return kv_dtype == DType::kF32 && isa != CpuIsa::kAvx512Bf16 ? 1e-3f : 0.25f;
 }
 
 // Instruction sets that this machine has, lowest first; one stands for all on another device.

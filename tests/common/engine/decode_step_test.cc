@@ -58,8 +58,8 @@ TEST(DecodeStep, AnEmptyBatchIsNoStep) {
   EXPECT_TRUE(step->empty());
 }
 
-// Each attempt gets one block of memory more than the last, and so fails later: before, inside and after a layer that
-// has appended.
+// Each attempt gets one block of memory more than the last, and so fails later: before, inside and after a
+// layer that has appended.
 TEST(DecodeStep, AFailedStepAddsNothingAndCanBeRepeated) {
   auto cpu = *NewCpuBackend({});
   CountingBackend backend(cpu.get());
