@@ -346,11 +346,14 @@ TEST_F(TwoPairs, DecodeKilledWhileDecodingIsReplacedBehindTheFence) {
 }
 
 TEST_F(TwoPairs, PrefillKilledInItsWorkIsReplaced) {
-  v1::ChatRequest request = Single(Document(30000, {}, 7), 24);
+  // Work enough to be caught in it.
+  const bool fast = CountGpus() > 0;
+  v1::ChatRequest request = Single(Document(fast ? 100000 : 30000, {}, 7), 24);
   request.mutable_compression()->set_preset("full");
   request.mutable_stopping()->set_ignore_eos(true);
-  Heard heard;
-  std::thread client([&] { heard = Stream(request); });
+  std::vector<Heard> all(fast ? 12 : 1);
+  std::vector<std::thread> clients;
+  for (Heard& heard : all) clients.emplace_back([&] { heard = Stream(request); });
   std::string killed;
   const absl::Time end = absl::Now() + kPatience * absl::Seconds(30);
   // In the middle of the hand-off: some pages are reserved on a decode worker, prefill still computes.
@@ -361,15 +364,19 @@ TEST_F(TwoPairs, PrefillKilledInItsWorkIsReplaced) {
     absl::SleepFor(absl::Milliseconds(2));
   }
   if (!killed.empty()) cluster_->Kill(killed, SIGKILL);
-  client.join();
+  for (std::thread& client : clients) client.join();
   ASSERT_FALSE(killed.empty());
-  ASSERT_TRUE(heard.status.ok()) << heard.status.error_message();
-  EXPECT_EQ(heard.ids.size(), 24u);
-  EXPECT_GT(heard.done.attempts(), 1);
+  int most_attempts = 0;
+  for (const Heard& heard : all) {
+    ASSERT_TRUE(heard.status.ok()) << heard.status.error_message();
+    EXPECT_EQ(heard.ids.size(), 24u);
+    most_attempts = std::max<int>(most_attempts, heard.done.attempts());
+  }
+  EXPECT_GT(most_attempts, 1);
   EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
   EXPECT_TRUE(cluster_->WaitPagesFree("decode1"));
   const Heard after = Stream(request);
-  EXPECT_EQ(after.ids, heard.ids);
+  EXPECT_EQ(after.ids, all[0].ids);
 }
 
 TEST_F(Cluster, WithoutAnotherPairALostWorkerIsATypedError) {
