@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/plain_attention.cuh"
 #include "kernels/cuda/tensor_core.cuh"
@@ -11,10 +12,8 @@ namespace sluice {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kStep = 16;                      // rows of a warp's step: the M of a tensor core product
 constexpr int kStageRows = 2048;               // places that shared memory holds at once
 constexpr int kPartRows = 2 * kWarps * kStep;  // a part's rows are a multiple of it
-constexpr float kLog2E = 1.4426950408889634f;
 
 // Two blocks a multiprocessor for one long sequence; more parts would only cost merging.
 constexpr int kMostParts = 256;
@@ -25,153 +24,29 @@ __host__ __device__ int RowsOfAPart(int n, int heads) {
   return static_cast<int>(CeilDiv(CeilDiv(n, MaxParts(heads)), kPartRows)) * kPartRows;
 }
 
-// The rows of one (entry, head) in the order they are attended to: from the page table, or chosen.
+// The rows of one (entry, head), from the page table.
 struct Rows {
   const DecodeArgs& a;
   int unit, slot, head, first, begin, n;
 
   __device__ Rows(const DecodeArgs& args, int entry, int kv_head) : a(args), head(kv_head) {
     unit = entry * a.cache.heads + head;
-    slot = a.cache.slots[a.first_entry + entry];
-    if (a.chosen != nullptr) {
-      begin = first = 0;
-      n = a.n_chosen[unit];
-    } else {
-      begin = a.cache.Begin(slot, head);
-      first = begin / kStep * kStep;
-      n = a.cache.Length(slot, head) - first;
-      SLUICE_DEVICE_CHECK(begin >= 0 && begin < first + n);
-    }
+    slot = a.cache.slots[entry];
+    begin = a.cache.Begin(slot, head);
+    first = begin / kStep * kStep;
+    n = a.cache.Length(slot, head) - first;
+    SLUICE_DEVICE_CHECK(begin >= 0 && begin < first + n);
   }
   // -1: not seen.
-  __device__ int Place(int i) const {
-    if (a.chosen != nullptr) return a.chosen[unit * a.chosen_stride + i];
-    return first + i < begin ? -1 : a.cache.Place(slot, head, first + i);
-  }
+  __device__ int Place(int i) const { return first + i < begin ? -1 : a.cache.Place(slot, head, first + i); }
 };
-
-// Running softmax of a warp over its rows, for heads 2t and 2t + 1 of each tile of 8; o is [head, dim]
-// transposed: tile i of 16 dims holds dim DimOf(i) in c0 and c1, the next in c2 and c3.
-template <int kDim, int kTiles>
-struct WarpState {
-  float max[kTiles][2], sum[kTiles][2];
-  float o[kDim / 16][kTiles][4];
-
-  __device__ WarpState() {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      max[i][0] = max[i][1] = kMinusInfinity;
-      sum[i][0] = sum[i][1] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i)
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) o[i][j][k] = 0;
-  }
-  __device__ static int DimOf(int tile, int g) { return tile / 4 * 64 + g * 8 + tile % 4 * 2; }
-};
-
-__device__ uint32_t Word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-
-// Steps warp, warp + kWarps, ... over `rows` staged places. Keys are the A of the first product and values,
-// transposed, the A of the second: both go from global memory straight into fragments, 16 bytes a lane. q
-// holds the queries as two bf16 parts, and weights are split so too: products keep 16 bits of each.
-template <int kDim, int kTiles>
-__device__ void AttendStaged(const PagedCache& cache, const int* places, int rows, const uint4* q,
-                             float scale, WarpState<kDim, kTiles>& state) {
-  constexpr int kBlocks = kDim / 32, kChunks = kDim / 64;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  const int steps = static_cast<int>(CeilDiv(rows, kStep));
-  const uint4 zero = make_uint4(0, 0, 0, 0);
-
-  uint4 k[kBlocks][2];
-  auto load_keys = [&](int step) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int place = places[step * kStep + 8 * half + g];
-      const Bf16* row = cache.K<Bf16>(max(place, 0)) + 8 * t;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) k[b][half] = place >= 0 ? LoadStream(row + 32 * b) : zero;
-    }
-  };
-  if (warp < steps) load_keys(warp);
-  for (int step = warp; step < steps; step += kWarps) {
-    uint4 v[4][kChunks];  // rows 2t, 2t + 1, 2t + 8, 2t + 9; dims g * 8 .. + 7 of every 64
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int place = places[step * kStep + 2 * t + j % 2 + j / 2 * 8];
-      const Bf16* row = cache.V<Bf16>(max(place, 0)) + 8 * g;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) v[j][c] = place >= 0 ? LoadStream(row + 64 * c) : zero;
-    }
-    const bool seen0 = places[step * kStep + g] >= 0, seen1 = places[step * kStep + 8 + g] >= 0;
-
-    float s[kTiles][4] = {};
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          const uint4 x = q[((part * kTiles + i) * kBlocks + b) * kWarp + lane];
-          MmaBf16(s[i], k[b][0].x, k[b][1].x, k[b][0].y, k[b][1].y, x.x, x.y);
-          MmaBf16(s[i], k[b][0].z, k[b][1].z, k[b][0].w, k[b][1].w, x.z, x.w);
-        }
-      }
-    }
-    if (step + kWarps < steps) load_keys(step + kWarps);
-
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      uint32_t high[2], low[2];  // weights as B fragments: rows 0-7 and 8-15
-      float p[4], shrink[2];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const float s0 = seen0 ? s[i][c] : kMinusInfinity, s1 = seen1 ? s[i][2 + c] : kMinusInfinity;
-        float top = fmaxf(s0, s1);
-#pragma unroll
-        for (int step_lane = 4; step_lane < kWarp; step_lane *= 2)
-          top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step_lane));
-        const float old = state.max[i][c], now = fmaxf(old, top);
-        const float base = now == kMinusInfinity ? 0 : now * scale;
-        p[c] = Exp2(s0 * scale - base);
-        p[2 + c] = Exp2(s1 * scale - base);
-        shrink[c] = Exp2(old * scale - base);
-        state.max[i][c] = now;
-        state.sum[i][c] = state.sum[i][c] * shrink[c] + (p[c] + p[2 + c]);
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t pair = PackBf16(p[2 * half], p[2 * half + 1]);
-        high[half] = Transpose8x8(pair);
-        low[half] = Transpose8x8(PackBf16(p[2 * half] - LowBf16(pair), p[2 * half + 1] - HighBf16(pair)));
-      }
-#pragma unroll
-      for (int tile = 0; tile < kDim / 16; ++tile) {
-        float(&o)[4] = state.o[tile][i];
-        o[0] *= shrink[0];
-        o[1] *= shrink[1];
-        o[2] *= shrink[0];
-        o[3] *= shrink[1];
-        const uint32_t w0 = Word(v[0][tile / 4], tile % 4), w1 = Word(v[1][tile / 4], tile % 4),
-                       w2 = Word(v[2][tile / 4], tile % 4), w3 = Word(v[3][tile / 4], tile % 4);
-        const uint32_t a0 = __byte_perm(w0, w1, 0x5410), a1 = __byte_perm(w0, w1, 0x7632),
-                       a2 = __byte_perm(w2, w3, 0x5410), a3 = __byte_perm(w2, w3, 0x7632);
-        MmaBf16(o, a0, a1, a2, a3, high[0], high[1]);
-        MmaBf16(o, a0, a1, a2, a3, low[0], low[1]);
-      }
-    }
-  }
-}
 
 template <int kDim, int kTiles>
 struct Shared {
   static constexpr int kHeads = 8 * kTiles;
   union {
     struct {
-      uint4 q[2 * kTiles * (kDim / 32) * kWarp];
+      uint4 q[kQueryFragments<kDim, kTiles>];
       int places[kStageRows];
     };
     float o[kWarps][kHeads][kDim];      // after the last step
@@ -220,7 +95,7 @@ __device__ void Finish(const DecodeArgs& a, const Rows& rows, int entry, int par
   const int64_t part_floats = PartFloats(a.group, kDim);
   float* parts = a.partials + int64_t{rows.unit} * MaxParts(a.cache.heads) * part_floats;
   float* own = parts + part * part_floats;
-  float* out = a.out + (a.first_entry + entry) * a.out_stride + rows.head * a.group * kDim;
+  float* out = a.out + entry * a.out_stride + rows.head * a.group * kDim;
   for (int at = threadIdx.x; at < a.group * kDim; at += kThreads) {
     const int head = at / kDim, dim = at % kDim;
     float top = kMinusInfinity, y = 0, sum = 0;
@@ -294,25 +169,8 @@ __global__ __launch_bounds__(kWarps* kWarp,
   const int n_parts = static_cast<int>(CeilDiv(rows.n, part_rows));
   if (part >= n_parts) return;
 
-  const float* q = a.q + (a.first_entry + entry) * a.q_stride + rows.head * a.group * kDim;
-  for (int at = threadIdx.x; at < kTiles * (kDim / 32) * kWarp; at += kWarps * kWarp) {
-    const int lane = at % kWarp, block = at / kWarp % (kDim / 32), tile = at / kWarp / (kDim / 32);
-    const int head = 8 * tile + lane / 4;
-    uint4 high = make_uint4(0, 0, 0, 0), low = high;
-    if (head < a.group) {
-      const float* x = q + head * kDim + 32 * block + lane % 4 * 8;
-      auto split = [x](int i, uint32_t& h, uint32_t& l) {
-        h = PackBf16(x[i], x[i + 1]);
-        l = PackBf16(x[i] - LowBf16(h), x[i + 1] - HighBf16(h));
-      };
-      split(0, high.x, low.x);
-      split(2, high.y, low.y);
-      split(4, high.z, low.z);
-      split(6, high.w, low.w);
-    }
-    shared.q[at] = high;
-    shared.q[kTiles * (kDim / 32) * kWarp + at] = low;
-  }
+  const float* q = a.q + entry * a.q_stride + rows.head * a.group * kDim;
+  SplitQueries<kDim, kTiles>(q, a.group, shared.q);
   const float scale = kLog2E / sqrtf(static_cast<float>(kDim));
   const int begin = part * part_rows, end = min(rows.n, begin + part_rows);
   WarpState<kDim, kTiles> state;
@@ -322,7 +180,7 @@ __global__ __launch_bounds__(kWarps* kWarp,
     for (int i = threadIdx.x; i < CeilDiv(n, kStep) * kStep; i += kWarps * kWarp)
       shared.places[i] = i < n ? rows.Place(stage + i) : -1;
     __syncthreads();
-    AttendStaged<kDim, kTiles>(a.cache, shared.places, n, shared.q, scale, state);
+    AttendStaged<kDim, kTiles, kWarps>(a.cache, shared.places, n, shared.q, scale, state);
   }
   Finish<kDim, kTiles>(a, rows, entry, part, n_parts, scale, state, shared);
 }
@@ -334,14 +192,14 @@ __global__ __launch_bounds__(kPlainThreads) void AttendPlainRows(const __grid_co
   const int entry = blockIdx.y, d = a.cache.d;
   const Rows rows(a, entry, blockIdx.x);
   const PlainShared shared(floats, a.group, d);
-  const float* q = a.q + (a.first_entry + entry) * a.q_stride + rows.head * a.group * d;
+  const float* q = a.q + entry * a.q_stride + rows.head * a.group * d;
   for (int i = threadIdx.x; i < a.group * d; i += kPlainThreads) shared.q[i] = q[i];
   auto row = [&](int i) {
     const int place = rows.Place(i);
     return place < 0 ? KvRow<T>{nullptr, nullptr} : KvRow<T>{a.cache.K<T>(place), a.cache.V<T>(place)};
   };
-  AttendPlain<T>(shared, a.group, d, rows.n, row,
-                 a.out + (a.first_entry + entry) * a.out_stride + rows.head * a.group * d, [](int, float) {});
+  AttendPlain<T>(shared, a.group, d, rows.n, row, a.out + entry * a.out_stride + rows.head * a.group * d,
+                 [](int, float) {});
 }
 
 template <int kDim, int kTiles>

@@ -1,7 +1,6 @@
-// Role: attention of one query per sequence over rows of its paged cache: all rows, or rows chosen on the
-// GPU. Rows are cut into parts at boundaries that depend on their number only, so that an entry does not
-// depend on its batch; the block that finishes last merges the parts in ascending order. Threads: those of
-// its queue.
+// Role: attention of one query per sequence over the rows of its paged cache. Rows are cut into parts at
+// boundaries that depend on their number only, so that an entry does not depend on its batch; the block that
+// finishes last merges the parts in ascending order. Threads: those of its queue.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,12 +19,8 @@ struct DecodeArgs {
   float* out;  // as q
   int64_t out_stride;
   int batch, group;
-  float* partials;                  // DecodeScratchFloats
-  unsigned* counters;               // [batch * heads], zero before and after
-  int first_entry = 0;              // of cache.slots, q and out
-  const int32_t* chosen = nullptr;  // places [batch * heads, chosen_stride]; null: all rows
-  const int32_t* n_chosen = nullptr;
-  int64_t chosen_stride = 0;
+  float* partials;     // DecodeScratchFloats
+  unsigned* counters;  // [batch * heads], zero before and after
 };
 
 int64_t DecodeScratchFloats(int batch, int heads, int group, int d);

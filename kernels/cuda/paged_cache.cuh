@@ -36,7 +36,7 @@ struct PagedCache {
   const int32_t* hsa;
   int64_t hsa_stride;
   int heads, d;
-  int max_pages;
+  int max_pages, max_chunks;
 
   explicit PagedCache(const PagedKv& c)
       : pages(c.pages),
@@ -50,7 +50,8 @@ struct PagedCache {
         hsa_stride(c.hsa.stride[0]),
         heads(c.n_kv_heads),
         d(c.head_dim),
-        max_pages(static_cast<int>(c.page_table.shape[2])) {}
+        max_pages(static_cast<int>(c.page_table.shape[2])),
+        max_chunks(c.hsa.empty() ? 0 : static_cast<int>(c.chunk_table.shape[2])) {}
 
   __device__ HsaSettings Hsa(int slot) const {
     if (hsa == nullptr) return {0, 0, 0};

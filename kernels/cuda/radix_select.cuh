@@ -1,6 +1,6 @@
-// Role: the k best of n weighted items, in ascending order of their index, by one block: a radix search for
-// the key at the cut, then an ordered compaction. Equal keys go to the lowest index. Deterministic. Threads:
-// a whole block of kSelectThreads calls together.
+// Role: the best of n items up to a total size, in ascending order of their index, by one block: a search for
+// the key at the cut, 256 parts of the remaining range of keys at a time, then an ordered compaction. Equal
+// keys go to the lowest index. Deterministic. Threads: a whole block of kThreads calls together.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,11 @@
 
 namespace sluice {
 
-constexpr int kSelectThreads = 1024;  // as many warps as a warp has lanes
-constexpr int kSelectPer = 8;         // items of a thread in one round
-
+template <int kThreads>
 struct SelectShared {
-  int counts[256];
-  int digit, left;
-  int above[kSelectThreads / kWarp], ties[kSelectThreads / kWarp];
+  static constexpr int kWarps = kThreads / kWarp;
+  alignas(16) int counts[3][256];  // of this round, of the next, and of the last one, to be cleared
+  int above[kWarps], ties[kWarps];
 };
 
 // Unsigned keys in the order of the scores; +0 makes -0 equal 0.
@@ -24,116 +22,121 @@ __device__ inline uint32_t OrderedKey(float score) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The key at which items of total size k, best first, are cut; *left is what items above it leave for those
-// equal to it. key(i), size(i) of items [0, n); k > 0 and at most the sum of sizes.
-template <class Key, class Size>
-__device__ uint32_t KeyAtCut(int n, int k, Key key, Size size, SelectShared& s, int* left) {
-  uint32_t prefix = 0, mask = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < 256; i += kSelectThreads) s.counts[i] = 0;
-    __syncthreads();
-    // Neighbours often share a digit: count them together.
-    int run_digit = -1, run = 0;
-    for (int base = threadIdx.x; base < n; base += kSelectThreads * kSelectPer) {
-      uint32_t keys[kSelectPer];
-#pragma unroll
-      for (int j = 0; j < kSelectPer; ++j)
-        if (const int i = base + j * kSelectThreads; i < n) keys[j] = key(i);
-#pragma unroll
-      for (int j = 0; j < kSelectPer; ++j) {
-        const int i = base + j * kSelectThreads, digit = keys[j] >> shift & 255;
-        if (i >= n || (keys[j] & mask) != prefix) continue;
-        if (digit != run_digit) {
-          if (run > 0) atomicAdd(&s.counts[run_digit], run);
-          run_digit = digit;
-          run = 0;
-        }
-        run += size(i);
-      }
-    }
-    if (run > 0) atomicAdd(&s.counts[run_digit], run);
-    __syncthreads();
-    if (threadIdx.x < kWarp) {  // digits from the highest: lane l owns 255 - 8l .. 248 - 8l
-      const int top = 255 - 8 * static_cast<int>(threadIdx.x);
-      int own = 0;
-      for (int i = 0; i < 8; ++i) own += s.counts[top - i];
-      int before = own;
-      for (int step = 1; step < kWarp; step *= 2) {
-        const int other = __shfl_up_sync(kAllLanes, before, step);
-        if (static_cast<int>(threadIdx.x) >= step) before += other;
-      }
-      before -= own;
-      if (before < k && before + own >= k) {
-        int i = 0;
-        while (before + s.counts[top - i] < k) before += s.counts[top - i++];
-        s.digit = top - i;
-        s.left = k - before;
-      }
-    }
-    __syncthreads();
-    prefix |= static_cast<uint32_t>(s.digit) << shift;
-    mask |= 255u << shift;
-    k = s.left;
-    __syncthreads();
-  }
-  *left = k;
-  return prefix;
-}
+// n items; all but the last are of size `unit`.
+struct Items {
+  int n, unit, last;
+  __device__ int Size(int i) const { return i == n - 1 ? last : unit; }
+};
 
-__device__ inline int WarpInclusiveScan(int x) {
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, x, step);
-    if (static_cast<int>(threadIdx.x % kWarp) >= step) x += other;
-  }
-  return x;
-}
-
-// emit(i, taken, before) for every item of the selection: `taken` of its size(i), after `before` of all
-// earlier items.
-template <class Key, class Size, class Emit>
-__device__ void SelectInOrder(int n, int k, Key key, Size size, Emit emit, SelectShared& s) {
+// Items with a key above `high` are in; of those from `low` to `high`, the first `quota` of their total size.
+struct Cut {
+  uint32_t low, high;
   int quota;
-  const uint32_t cut = KeyAtCut(n, k, key, size, s, &quota);
-  const int warp = threadIdx.x / kWarp;
-  int above_before = 0, ties_before = 0;
-  for (int base = 0; base < n; base += kSelectThreads * kSelectPer) {
-    const int first = base + static_cast<int>(threadIdx.x) * kSelectPer;
-    uint32_t keys[kSelectPer];
-    int above = 0, ties = 0;
+};
+
+// Cuts items with keys in [low, high] after a total size of k, best first; 0 < k <= the sum of sizes. The
+// range ends with one key, with one item, or with all its items in. A thread has kPer keys on their way at
+// once.
+template <int kThreads, int kPer, class Key>
+__device__ Cut FindCut(const Items& items, int k, uint32_t low, uint32_t high, Key key,
+                       SelectShared<kThreads>& s) {
+  const int lane = threadIdx.x % kWarp;
+  for (int i = threadIdx.x; i < 2 * 256; i += kThreads) s.counts[i / 256][i % 256] = 0;
+  __syncthreads();
+#pragma unroll 1
+  for (int round = 0; low < high; round = (round + 1) % 3) {
+    const int shift = max(0, 24 - __clz(high - low));
+    int* counts = s.counts[round];
+#pragma unroll 1
+    for (int base = threadIdx.x; base < items.n; base += kThreads * kPer) {
+      uint32_t keys[kPer];
 #pragma unroll
-    for (int j = 0; j < kSelectPer; ++j) {
-      keys[j] = first + j < n ? key(first + j) : 0;
-      if (first + j < n && keys[j] > cut) above += size(first + j);
-      if (first + j < n && keys[j] == cut) ties += size(first + j);
-    }
-    int above_scan = WarpInclusiveScan(above), tie_scan = WarpInclusiveScan(ties);
-    if (threadIdx.x % kWarp == kWarp - 1) {
-      s.above[warp] = above_scan;
-      s.ties[warp] = tie_scan;
-    }
-    __syncthreads();
-    // Every warp scans the sums of all 32.
-    const int lane = threadIdx.x % kWarp, above_of_warp = s.above[lane], ties_of_warp = s.ties[lane];
-    const int above_warps = WarpInclusiveScan(above_of_warp), tie_warps = WarpInclusiveScan(ties_of_warp);
-    int above_at =
-        above_before + above_scan - above + __shfl_sync(kAllLanes, above_warps - above_of_warp, warp);
-    int ties_at = ties_before + tie_scan - ties + __shfl_sync(kAllLanes, tie_warps - ties_of_warp, warp);
-    above_before += __shfl_sync(kAllLanes, above_warps, kWarp - 1);
-    ties_before += __shfl_sync(kAllLanes, tie_warps, kWarp - 1);
+      for (int j = 0; j < kPer; ++j) {
+        const int i = base + j * kThreads;
+        keys[j] = i < items.n ? key(i) : 0;
+      }
 #pragma unroll
-    for (int j = 0; j < kSelectPer; ++j) {
-      if (first + j >= n || keys[j] < cut) continue;
-      const int whole = size(first + j), before = above_at + min(ties_at, quota);
-      if (keys[j] > cut) {
-        emit(first + j, whole, before);
-        above_at += whole;
-      } else {
-        const int taken = min(whole, quota - min(ties_at, quota));
-        if (taken > 0) emit(first + j, taken, before);
-        ties_at += whole;
+      for (int j = 0; j < kPer; ++j) {
+        const int i = base + j * kThreads;
+        if (i < items.n && keys[j] >= low && keys[j] <= high)
+          atomicAdd(&counts[(keys[j] - low) >> shift], items.Size(i));
       }
     }
-    __syncthreads();  // s.above and s.ties have been read
+    for (int i = threadIdx.x; i < 256; i += kThreads) s.counts[(round + 2) % 3][i] = 0;
+    __syncthreads();
+    // Every warp finds the part of the cut, from the highest: lane l owns 255 - 8l .. 248 - 8l.
+    const int top = 255 - 8 * lane;
+    const int4 lower = *reinterpret_cast<const int4*>(counts + top - 7);
+    const int4 upper = *reinterpret_cast<const int4*>(counts + top - 3);
+    const int of_bin[8] = {upper.w, upper.z, upper.y, upper.x, lower.w, lower.z, lower.y, lower.x};
+    int own = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) own += of_bin[i];
+    int before = own;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, before, step);
+      if (lane >= step) before += other;
+    }
+    const int owner = __ffs(__ballot_sync(kAllLanes, before >= k)) - 1;
+    before -= own;
+    int bin = 0, left = 0, total = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (before < k) {  // the last one for which this holds is the part, in the lane of the cut
+        bin = top - i;
+        left = k - before;
+        total = of_bin[i];
+      }
+      before += of_bin[i];
+    }
+    low += static_cast<uint32_t>(__shfl_sync(kAllLanes, bin, owner)) << shift;
+    high = min(high, low + ((1u << shift) - 1));
+    k = __shfl_sync(kAllLanes, left, owner);
+    total = __shfl_sync(kAllLanes, total, owner);
+    if (total <= items.unit || total == k) break;  // two items are larger than one unit
+  }
+  return {low, high, k};
+}
+
+// emit(i, taken, before) for every item that the cut leaves in: `taken` of its size, after `before` of all
+// earlier items. A warp takes successive items, 32 at a time, and reads each key twice.
+template <int kThreads, class Key, class Emit>
+__device__ void EmitInOrder(const Items& items, const Cut& cut, Key key, Emit emit,
+                            SelectShared<kThreads>& s) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int each = (items.n + kThreads - 1) / kThreads * kWarp, first = warp * each;
+  const int end = min(items.n, first + each);
+  int above = 0, ties = 0;  // items
+#pragma unroll 4
+  for (int i = first + lane; i < end; i += kWarp) {
+    const uint32_t k = key(i);
+    above += k > cut.high;
+    ties += k >= cut.low && k <= cut.high;
+  }
+  above = __reduce_add_sync(kAllLanes, above);
+  ties = __reduce_add_sync(kAllLanes, ties);
+  if (lane == 0) {
+    s.above[warp] = above;
+    s.ties[warp] = ties;
+  }
+  __syncthreads();
+  int above_at = __reduce_add_sync(kAllLanes, lane < warp ? s.above[lane] : 0);
+  int ties_at = __reduce_add_sync(kAllLanes, lane < warp ? s.ties[lane] : 0);
+#pragma unroll 1
+  for (int base = first; base < end; base += kWarp) {
+    const int i = base + lane;
+    const uint32_t k = i < end ? key(i) : 0;
+    const bool is_above = i < end && k > cut.high, is_tie = i < end && k >= cut.low && k <= cut.high;
+    const unsigned above_lanes = __ballot_sync(kAllLanes, is_above);
+    const unsigned tie_lanes = __ballot_sync(kAllLanes, is_tie), earlier = (1u << lane) - 1;
+    if (is_above || is_tie) {
+      const int skipped = min(items.unit * (ties_at + __popc(tie_lanes & earlier)), cut.quota);
+      const int whole = items.Size(i), taken = is_tie ? min(whole, cut.quota - skipped) : whole;
+      if (taken > 0) emit(i, taken, items.unit * (above_at + __popc(above_lanes & earlier)) + skipped);
+    }
+    above_at += __popc(above_lanes);
+    ties_at += __popc(tie_lanes);
   }
 }
 

@@ -6,17 +6,21 @@
 namespace sluice {
 namespace {
 
+constexpr int kSelectThreads = 1024, kSelectPer = 8;
+
 // grid heads.
 __global__ __launch_bounds__(kSelectThreads) void SelectRows(const float* scores, int64_t stride, int n,
                                                              int k, int tail, int32_t* rows,
                                                              int64_t rows_stride) {
-  __shared__ SelectShared shared;
+  __shared__ SelectShared<kSelectThreads> shared;
   const float* x = scores + blockIdx.x * stride;
   int32_t* to = rows + blockIdx.x * rows_stride;
   if (k > 0) {
-    SelectInOrder(
-        n, k, [x](int i) { return OrderedKey(x[i]); }, [](int) { return 1; },
-        [to](int i, int, int before) { to[before] = i; }, shared);
+    const Items items = {n, 1, 1};
+    auto key = [x](int i) { return OrderedKey(x[i]); };
+    const Cut cut = FindCut<kSelectThreads, kSelectPer>(items, k, 0, ~0u, key, shared);
+    EmitInOrder(
+        items, cut, key, [to](int i, int, int before) { to[before] = i; }, shared);
   }
   for (int i = threadIdx.x; i < tail; i += kSelectThreads) to[k + i] = n + i;
 }

@@ -63,4 +63,7 @@ __device__ inline uint4 LoadStream(const void* p) {
   return v;
 }
 
+// Into L2, for a read to come.
+__device__ inline void Prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p)); }
+
 }  // namespace sluice

@@ -203,53 +203,80 @@ struct DecodeShape {
   int q, kv, d, batch, len, page, channels, tokens;
 };
 
-void BenchDecode(Bench& b, const std::vector<DecodeShape>& shapes) {
-  for (const DecodeShape& s : shapes) {
-    const std::string shape = " " + std::to_string(s.q) + "/" + std::to_string(s.kv) + "x" +
-                              std::to_string(s.d) + " batch " + std::to_string(s.batch) + " of " +
-                              std::to_string(s.len);
-    if (!b.wants("decode" + shape)) continue;
-    const int max_pages = (s.len + 63) / 64, n_pages = s.batch * s.kv * max_pages;
-    const size_t page_values = size_t{2} * 64 * s.d;
-    // Layers, so that nothing stays in the caches.
-    const int copies = std::max(4, static_cast<int>(b.cache_bytes() / (n_pages * page_values * 2)));
-    Buffer pages = b.FilledBf16(copies * n_pages * page_values),
-           chunks = b.FilledBf16(copies * n_pages * page_values);
-    std::vector<int> entries(n_pages), slot_ids(s.batch), settings;
-    std::iota(entries.begin(), entries.end(), 0);
+// A paged cache of one layer after another, each with memory and tables of its own.
+struct LayerCaches {
+  LayerCaches(Bench& b, const DecodeShape& s, int rows, double read_bytes)
+      : shape(s),
+        layers(std::max(4, static_cast<int>(std::ceil(b.cache_bytes() / 3 / read_bytes)))),
+        pages_a_head((rows + 63) / 64),
+        chunks_a_head((rows / s.page + 63) / 64 + 1),
+        pages(b.FilledBf16(layers * layer_pages() * page_values())),
+        chunks(b.FilledBf16(layers * layer_chunks() * page_values())),
+        page_table(b.Ints(Tables(pages_a_head))),
+        chunk_table(b.Ints(Tables(chunks_a_head))),
+        kept_len(b.Ints(std::vector<int>(layers * s.batch * s.kv, rows))) {
+    std::vector<int> slot_ids(s.batch), settings;
     std::iota(slot_ids.begin(), slot_ids.end(), 0);
     for (int i = 0; i < s.batch; ++i) settings.insert(settings.end(), {s.page, s.channels, s.tokens});
-    Buffer table = b.Ints(entries), slots = b.Ints(slot_ids), hsa = b.Ints(settings),
-           kept = b.Ints(std::vector<int>(s.batch * s.kv, s.len));
-    Buffer q = b.Filled(s.batch * s.q * s.d), out = b.Empty(4ul * s.batch * s.q * s.d);
+    slots = b.Ints(slot_ids);
+    hsa = b.Ints(settings);
+  }
+  size_t page_values() const { return size_t{2} * 64 * shape.d; }
+  size_t layer_pages() const { return size_t{1} * shape.batch * shape.kv * pages_a_head; }
+  size_t layer_chunks() const { return size_t{1} * shape.batch * shape.kv * chunks_a_head; }
+  PagedKv Layer(int i) const {
+    auto table = [&](const Buffer& buffer, int columns) {
+      const TensorView all = buffer.View(DType::kI32, {layers, shape.batch, shape.kv, columns});
+      return all.At(i);
+    };
     PagedKv cache;
-    cache.n_kv_heads = s.kv;
-    cache.head_dim = s.d;
-    cache.slots = slots.View(DType::kI32, {s.batch});
-    cache.page_table = table.View(DType::kI32, {s.batch, s.kv, max_pages});
-    cache.chunk_table = cache.page_table;
-    cache.kept_len = kept.View(DType::kI32, {s.batch, s.kv});
-    cache.hsa = hsa.View(DType::kI32, {s.batch, 3});
+    cache.pages = static_cast<uint16_t*>(pages.data()) + i * layer_pages() * page_values();
+    cache.chunks = static_cast<uint16_t*>(chunks.data()) + i * layer_chunks() * page_values();
+    cache.n_kv_heads = shape.kv;
+    cache.head_dim = shape.d;
+    cache.slots = slots.View(DType::kI32, {shape.batch});
+    cache.page_table = table(page_table, pages_a_head);
+    cache.chunk_table = table(chunk_table, chunks_a_head);
+    cache.kept_len = kept_len.View(DType::kI32, {layers, shape.batch, shape.kv}).At(i);
+    cache.hsa = hsa.View(DType::kI32, {shape.batch, 3});
+    return cache;
+  }
+
+  const DecodeShape shape;
+  const int layers, pages_a_head, chunks_a_head;
+  Buffer pages, chunks, page_table, chunk_table, kept_len, slots, hsa;
+
+ private:
+  std::vector<int> Tables(int columns) const {
+    std::vector<int> ids(size_t{1} * layers * shape.batch * shape.kv * columns);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i % (ids.size() / layers));
+    return ids;
+  }
+};
+
+void BenchDecode(Bench& b, const std::vector<DecodeShape>& shapes) {
+  for (const DecodeShape& s : shapes) {
+    const std::string name = "decode " + std::to_string(s.q) + "/" + std::to_string(s.kv) + "x" +
+                             std::to_string(s.d) + " batch " + std::to_string(s.batch) + " of " +
+                             std::to_string(s.len);
+    Buffer q = b.Filled(s.batch * s.q * s.d), out = b.Empty(4ul * s.batch * s.q * s.d);
     const TensorView q_view = q.View(DType::kF32, {s.batch, s.q, s.d}),
                      to = out.View(DType::kF32, {s.batch, s.q, s.d});
-    auto layers = [&](auto op) {
-      return b.Time([&] {
-        for (int i = 0; i < copies; ++i) {
-          cache.pages = static_cast<uint16_t*>(pages.data()) + i * n_pages * page_values;
-          cache.chunks = static_cast<uint16_t*>(chunks.data()) + i * n_pages * page_values;
-          op();
-        }
-      }) / copies;
+    auto bench = [&](const std::string& line, int rows, double bytes, auto op) {
+      if (!b.wants(line)) return;
+      const LayerCaches caches(b, s, rows, bytes);
+      const double seconds = b.Time([&] {
+        for (int i = 0; i < caches.layers; ++i) op(caches.Layer(i));
+      });
+      b.PrintBytes(line, seconds / caches.layers, bytes);
     };
-    const double dense = layers([&] { b.ops().PagedAttention(q_view, cache, to); });
-    b.PrintBytes("decode" + shape + " dense", dense, 4.0 * s.batch * s.kv * s.d * s.len);
+    bench(name + " dense", s.len, 4.0 * s.batch * s.kv * s.d * s.len,
+          [&](const PagedKv& cache) { b.ops().PagedAttention(q_view, cache, to); });
     const double c = s.len / 512.0, r = std::min(0.2 + 0.06 * std::log2(c), 0.8);
     const int stage_one = static_cast<int>(s.len / std::pow(c, r));
-    const std::vector<int> lengths(s.batch * s.kv, stage_one);
-    b.ops().CopyIn(lengths.data(), cache.kept_len);
-    const double sparse = layers([&] { b.ops().HsaAttention(q_view, cache, to); });
-    b.PrintBytes("decode" + shape + " hybrid (" + std::to_string(stage_one) + ")", sparse,
-                 s.batch * s.kv * (2.0 * s.channels * stage_one / s.page + 4.0 * s.tokens * s.d));
+    bench(name + " hybrid (" + std::to_string(stage_one) + ")", stage_one,
+          s.batch * s.kv * (2.0 * s.channels * stage_one / s.page + 4.0 * s.tokens * s.d),
+          [&](const PagedKv& cache) { b.ops().HsaAttention(q_view, cache, to); });
   }
 }
 

@@ -329,27 +329,46 @@ TEST_P(DecodeParity, PageScoreIsAnUpperBoundForOneHead) {
   }
 }
 
-// Batch of N = N singles, bit for bit, for both ways to attend.
+// More pages and more chosen rows than a GPU block holds at once.
+TEST_P(DecodeParity, HsaOfManyPages) {
+  const Heads h = {2, 2, 64};
+  const std::vector<Hsa> hsa = {{1, 16, 5000}, {2, 24, 100}};
+  for (int attempt = 0;; ++attempt) {
+    ASSERT_LT(attempt, 20);
+    Cache c = Make(h, {9001, 300}, hsa);
+    Tensor q = Random(DType::kF32, {2, h.q * h.dim}), out = Poisoned(DType::kF32, {2, h.q * h.dim});
+    if (ReferenceHsa(c, q.Heads(h.q), hsa, &out) < 1e-5) continue;
+    ops().HsaAttention(q.Heads(h.q).device, c.device, out.Heads(h.q).device);
+    ExpectSame(out, DecodeTolerance(GetParam(), h.dim));
+    break;
+  }
+}
+
+// Batch of N = N singles, bit for bit, for both ways to attend; also where a GPU groups its blocks by the
+// batch.
 TEST_P(DecodeParity, AnEntryDoesNotDependOnItsBatch) {
-  const Heads h = {14, 2, 64};
-  const std::vector<int> lengths = {1300, 64, 700, 2100};
-  const std::vector<Hsa> hsa(4, {3, 30, 100});
-  Cache c = Make(h, lengths, hsa);
-  Tensor q = Random(DType::kF32, {4, h.q * h.dim});
-  for (bool sparse : {false, true}) {
-    auto attend = [&](const Tensor& query, const PagedKv& cache, const Tensor& out) {
-      sparse ? ops().HsaAttention(query.device, cache, out.device)
-             : ops().PagedAttention(query.device, cache, out.device);
-    };
-    Tensor together = Poisoned(DType::kF32, {4, h.q * h.dim}),
-           alone = Poisoned(DType::kF32, {4, h.q * h.dim});
-    attend(q.Heads(h.q), c.device, together.Heads(h.q));
-    for (int b = 0; b < 4; ++b) {
-      PagedKv one = c.device;
-      one.slots = c.slots.Slice(0, b, b + 1).device;
-      attend(q.Heads(h.q).Slice(0, b, b + 1), one, alone.Heads(h.q).Slice(0, b, b + 1));
+  for (const Heads& h : {Heads{14, 2, 64}, Heads{16, 8, 64}}) {
+    const std::vector<int> lengths = {1300, 64, 700, 2100, 333};
+    const int batch = static_cast<int>(lengths.size());
+    std::vector<Hsa> hsa(batch, {3, 30, 100});
+    hsa[2] = {1, 40, 600};
+    Cache c = Make(h, lengths, hsa);
+    Tensor q = Random(DType::kF32, {batch, h.q * h.dim});
+    for (bool sparse : {false, true}) {
+      auto attend = [&](const Tensor& query, const PagedKv& cache, const Tensor& out) {
+        sparse ? ops().HsaAttention(query.device, cache, out.device)
+               : ops().PagedAttention(query.device, cache, out.device);
+      };
+      Tensor together = Poisoned(DType::kF32, {batch, h.q * h.dim}),
+             alone = Poisoned(DType::kF32, {batch, h.q * h.dim});
+      attend(q.Heads(h.q), c.device, together.Heads(h.q));
+      for (int b = 0; b < batch; ++b) {
+        PagedKv one = c.device;
+        one.slots = c.slots.Slice(0, b, b + 1).device;
+        attend(q.Heads(h.q).Slice(0, b, b + 1), one, alone.Heads(h.q).Slice(0, b, b + 1));
+      }
+      EXPECT_EQ(Download(together), Download(alone)) << sparse;
     }
-    EXPECT_EQ(Download(together), Download(alone)) << sparse;
   }
 }
 
