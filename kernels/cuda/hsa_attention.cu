@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-constexpr int kCutPer = 3;  // keys of a thread on their way at once
+constexpr int kCutPer = 5;  // keys of a thread on their way at once
 
 // One (sequence, KV head).
 struct Unit {
@@ -60,7 +60,8 @@ __device__ void ShareWeights(const PagedCache& cache, const Unit& unit, int grou
 #pragma unroll 1
     for (int run = self, own = own_first; run < unit.n_runs; run += kAll, own += own_step) {
       float c[4][4];
-      ScoreRun(RunBounds<T>(cache, chunk_ids, unit.page, run), channels, tile, d, unit.channels, c, prepare);
+      ScoreRun<kBlocks == 4 ? 4 : 2>(RunBounds<T>(cache, chunk_ids, unit.page, run), channels, tile, d,
+                                     unit.channels, c, prepare);
       const float2 scale = reinterpret_cast<const float2*>(channels.inverse_tau)[t];
       const float scales[2] = {scale.x, scale.y};
       const int first = run * kRunPages + 8 * g;
@@ -110,25 +111,24 @@ __device__ void ShareWeights(const PagedCache& cache, const Unit& unit, int grou
     const int n = min(kAll, unit.n_runs);
     top[0] = top[1] = kMinusInfinity;
     float sum[2] = {0, 0};
-    auto stats_of = [&](int w) {
-      return *reinterpret_cast<const float4*>(s.stats + (w * n_tiles + tile) * kTileHeads + 2 * t);
-    };
-#pragma unroll 1
-    for (int w = g; w < n; w += 8) {
-      const float4 x = stats_of(w);
-      top[0] = fmaxf(top[0], x.x);
-      top[1] = fmaxf(top[1], x.z);
+    float4 x[kClusterWarps / 8];  // of warps g, g + 8, ...
+#pragma unroll
+    for (int i = 0; i < kClusterWarps / 8; ++i) {
+      const int w = g + 8 * i;
+      x[i] = make_float4(kMinusInfinity, 0, kMinusInfinity, 0);
+      if (w < n) x[i] = reinterpret_cast<const float4*>(s.stats + (w * n_tiles + tile) * kTileHeads)[t];
+      top[0] = fmaxf(top[0], x[i].x);
+      top[1] = fmaxf(top[1], x[i].z);
     }
 #pragma unroll
     for (int step = 4; step < kWarp; step *= 2) {
       top[0] = fmaxf(top[0], __shfl_xor_sync(kAllLanes, top[0], step));
       top[1] = fmaxf(top[1], __shfl_xor_sync(kAllLanes, top[1], step));
     }
-#pragma unroll 1
-    for (int w = g; w < n; w += 8) {
-      const float4 x = stats_of(w);
-      sum[0] += x.y * Exp2(x.x - top[0]);
-      sum[1] += x.w * Exp2(x.z - top[1]);
+#pragma unroll
+    for (int i = 0; i < kClusterWarps / 8; ++i) {
+      sum[0] += x[i].y * Exp2(x[i].x - top[0]);
+      sum[1] += x[i].w * Exp2(x[i].z - top[1]);
     }
 #pragma unroll
     for (int step = 4; step < kWarp; step *= 2) {
@@ -198,10 +198,13 @@ __device__ void ChooseRows(const Unit& unit, Shared& s, const uint32_t* weights,
                                              __reduce_max_sync(kAllLanes, range.y), key, *s.select);
   auto emit = [&](int j, int taken, int before) {
 #pragma unroll 1
-    for (int r = 0; r < taken; ++r) {
-      const int at = before + r, step = at / kStep;
-      if (step % kBlocks == rank)
-        places[step / kBlocks * kStep + at % kStep] = PlaceOf(page_ids, j * unit.page + r);
+    for (int first = 0; first < taken; first += 4) {
+#pragma unroll
+      for (int r = first; r < first + 4; ++r) {
+        const int at = before + r, step = at / kStep, row = j * unit.page + r;
+        if (r < taken && step % kBlocks == rank)
+          places[step / kBlocks * kStep + at % kStep] = PlaceOf(page_ids, row);
+      }
     }
   };
   EmitInOrder(items, cut, key, emit, *s.select);

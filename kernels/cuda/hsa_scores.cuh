@@ -14,7 +14,6 @@ namespace sluice {
 constexpr int kRunPages = PagedKv::kChunkPages;
 constexpr int kTileHeads = 8;  // query heads of a tensor core product
 constexpr int kSlice = 16;     // channels of a product
-constexpr int kFlying = 2;     // slices whose bounds are on their way to registers, the others' to L2
 
 __host__ __device__ inline int WholeSlices(int channels) { return (channels + kSlice - 1) / kSlice * kSlice; }
 
@@ -126,9 +125,9 @@ __device__ const T* RunBounds(const PagedCache& cache, const int32_t* chunk_ids,
 
 // Products of a tile of 8 heads with a run of 64 pages, by a warp: in c[m] of lane (g, t) those of page 8g +
 // 2m with heads 2t and 2t + 1, then of page 8g + 2m + 1. Products are exact, on tensor cores: pages are the
-// M, channels the K. meanwhile(): called while the first bounds are on their way; fragments may be ready
-// after.
-template <class Meanwhile>
+// M, channels the K. kFlying slices of bounds are on their way to registers at once, the others' to L2;
+// meanwhile(): called while the first are, fragments may be ready only after.
+template <int kFlying, class Meanwhile>
 __device__ void ScoreRun(const Bf16* bounds, const Channels& channels, int tile, int d, int k1,
                          float (&c)[4][4], Meanwhile meanwhile) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
@@ -182,7 +181,7 @@ __device__ void ScoreRun(const Bf16* bounds, const Channels& channels, int tile,
 }
 
 // The same on ordinary cores.
-template <class Meanwhile>
+template <int, class Meanwhile>
 __device__ void ScoreRun(const float* bounds, const Channels& channels, int tile, int d, int k1,
                          float (&c)[4][4], Meanwhile meanwhile) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
