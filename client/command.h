@@ -24,6 +24,7 @@ struct Command {
 Command AddUp(CLI::App* parent);
 Command AddChat(CLI::App* parent);
 Command AddComplete(CLI::App* parent);
+Command AddBench(CLI::App* parent);
 Command AddSessions(CLI::App* parent);
 Command AddMethods(CLI::App* parent);
 Command AddDoctor(CLI::App* parent);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/real_range.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -49,7 +50,7 @@ void AddConnectionFlags(CLI::App* app, ConnectionOptions* options) {
           "Connection");
   AddFlag(app, "--timeout", options->timeout_seconds, "deadline of each call [seconds]", "SLUICE_TIMEOUT",
           "Connection")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(RealRange(0.001, 1e6));
 }
 
 absl::Status CheckAddress(const std::string& address, absl::string_view flag) {

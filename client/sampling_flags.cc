@@ -1,27 +1,36 @@
 #include "client/sampling_flags.h"
 
+#include "client/real_range.h"
 #include "common/compression/compression_spec.h"
 
 namespace sluice {
 
-void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
-  std::vector<std::string> presets;
-  for (const Preset& preset : Presets()) presets.push_back(preset.name);
-  AddOptionalFlag(app, "--preset", flags->preset, "compression preset; see: sluice methods", "SLUICE_PRESET",
-                  "Compression")
-      ->check(CLI::IsMember(presets));
-  AddOptionalFlag(app, "--budget", flags->budget, "KV rows kept or read per head [tokens]", "SLUICE_BUDGET",
+std::vector<std::string> PresetNames() {
+  std::vector<std::string> names;
+  for (const Preset& preset : Presets()) names.push_back(preset.name);
+  return names;
+}
+
+void AddBudgetFlag(CLI::App* app, std::optional<int>* budget) {
+  AddOptionalFlag(app, "--budget", *budget, "KV rows kept or read per head [tokens]", "SLUICE_BUDGET",
                   "Compression")
       ->check(CLI::Range(kMinBudgetTokens, 1 << 24));
+}
+
+void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
+  AddOptionalFlag(app, "--preset", flags->preset, "compression preset; see: sluice methods", "SLUICE_PRESET",
+                  "Compression")
+      ->check(CLI::IsMember(PresetNames()));
+  AddBudgetFlag(app, &flags->budget);
   AddFlag(app, "--max-tokens", flags->max_tokens, "longest answer [tokens]", "SLUICE_MAX_TOKENS", "Sampling")
       ->check(CLI::Range(1, 1 << 24));
   AddFlag(app, "--temperature", flags->temperature,
           "0 to 2. 0 is greedy: the likeliest answer, and the same one again", "SLUICE_TEMPERATURE",
           "Sampling")
-      ->check(CLI::Range(0.0, 2.0));
+      ->check(RealRange(0, 2));
   AddOptionalFlag(app, "--top-p", flags->top_p, "sample from the likeliest tokens of this mass, (0, 1]",
                   "SLUICE_TOP_P", "Sampling")
-      ->check(CLI::Range(1e-6, 1.0));
+      ->check(RealRange(1e-6, 1));
   AddOptionalFlag(app, "--top-k", flags->top_k, "sample from so many tokens; 0 is off", "SLUICE_TOP_K",
                   "Sampling")
       ->check(CLI::Range(0, 1 << 24));

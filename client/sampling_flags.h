@@ -27,6 +27,9 @@ struct SamplingFlags {
 
 void AddSamplingFlags(CLI::App* app, SamplingFlags* flags);
 
+std::vector<std::string> PresetNames();
+void AddBudgetFlag(CLI::App* app, std::optional<int>* budget);
+
 // What is unset stays unset: the server's defaults hold.
 void FillRequest(const SamplingFlags& flags, v1::Sampling* sampling, v1::Stopping* stopping,
                  v1::CompressionSpec* compression);

@@ -74,6 +74,8 @@ TEST_F(CommandTest, WrongUsageIs2AndHelpIs0) {
   EXPECT_EQ(run.Run({"sessions"}), 2);
   EXPECT_EQ(run.Run({"chat", "--temperature", "3", "--ask", "x"}), 2);
   EXPECT_THAT(run.err(), HasSubstr("--temperature"));
+  EXPECT_EQ(run.Run({"chat", "--temperature", "nan", "--ask", "x"}), 2);
+  EXPECT_EQ(run.Run({"chat", "--timeout", "nan", "--ask", "x"}), 2);
   EXPECT_EQ(run.Run({"chat", "--preset", "magic", "--ask", "x"}), 2);
   EXPECT_THAT(run.err(), HasSubstr("--preset"));
   EXPECT_EQ(run.Run({"chat", "--budget", "3", "--ask", "x"}), 2);

@@ -1,5 +1,6 @@
 #include "tests/client/fake_router.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,16 +39,23 @@ class FakeRouter::Inference final : public v1::Inference::Service {
   explicit Inference(FakeRouter* router) : router_(router) {}
   grpc::Status ChatStream(grpc::ServerContext* context, const v1::ChatRequest* request,
                           grpc::ServerWriter<v1::ChatEvent>* writer) override {
-    const v1::SessionTurn& turn = request->session_turn();
     {
       MutexLock lock(&router_->mu_);
       router_->chats_.push_back(*request);
     }
-    grpc::Status status =
-        router_->Generate(turn.new_messages(turn.new_messages_size() - 1).content(), context, writer);
+    const bool session = request->has_session_turn();
+    const auto& messages = session ? request->session_turn().new_messages() : request->messages().messages();
+    grpc::Status status = router_->Generate(messages.rbegin()->content(), context, writer);
     MutexLock lock(&router_->mu_);
-    if (status.ok()) ++router_->sessions_[turn.session_id()];
+    if (status.ok() && session) ++router_->sessions_[request->session_turn().session_id()];
     return status;
+  }
+  // Says nothing; a prompt is ten tokens and one a word.
+  grpc::Status Chat(grpc::ServerContext*, const v1::ChatRequest* request, v1::ChatResponse* out) override {
+    const std::string& text = request->messages().messages().rbegin()->content();
+    const auto words = std::count(text.begin(), text.end(), ' ') + 1;
+    out->mutable_done()->mutable_usage()->set_prompt_tokens(static_cast<int>(words) + 10);
+    return grpc::Status::OK;
   }
   grpc::Status CompleteStream(grpc::ServerContext* context, const v1::CompleteRequest* request,
                               grpc::ServerWriter<v1::ChatEvent>* writer) override {
@@ -223,6 +231,7 @@ grpc::Status FakeRouter::Generate(const std::string& prompt, grpc::ServerContext
   writer->Write(event);
   const size_t half = answer.size() / 2;
   event.mutable_delta()->set_text(answer.substr(0, half));
+  event.mutable_delta()->add_token_ids(1);
   writer->Write(event);
   if (!fail.ok()) return ToGrpcStatus(fail);
   if (hang) {

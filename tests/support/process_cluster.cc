@@ -118,6 +118,7 @@ ProcessCluster::ProcessCluster(const Options& options) {
           options.worker_flags);
     }
   }
+  router_address_ = At(port);
   channel_ = ChannelTo(port);
   inference_ = v1::Inference::NewStub(channel_);
   sessions_ = v1::Sessions::NewStub(channel_);

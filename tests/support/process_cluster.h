@@ -56,6 +56,7 @@ class ProcessCluster {
   v1::Models::Stub& models() { return *models_; }
   v1::Admin::Stub& admin() { return *admin_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
+  const std::string& router_address() const { return router_address_; }
   std::string Logs() const;
 
  private:
@@ -64,7 +65,7 @@ class ProcessCluster {
     pid_t pid = -1;
     int metrics_port = 0;
   };
-  std::string directory_;
+  std::string directory_, router_address_;
   std::map<std::string, Process> processes_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Inference::Stub> inference_;

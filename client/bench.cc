@@ -1,0 +1,342 @@
+// sluice bench: puts a load on a router and tells what its clients saw, preset by preset.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/command.h"
+#include "client/load_report.h"
+#include "client/real_range.h"
+#include "client/sampling_flags.h"
+#include "client/terminal.h"
+#include "common/base/status.h"
+#include "sluice/v1/inference.grpc.pb.h"
+#include "sluice/v1/models.grpc.pb.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kDefaultRequests = 64;
+constexpr int kDefaultOpenBound = 1024;
+constexpr int kFewWords = 32, kManyWords = 160;  // of the two prompts that tell how many tokens words are
+
+struct Options {
+  ConnectionOptions connection;
+  std::optional<int> concurrency, requests, budget;
+  std::optional<double> rate, duration_seconds;
+  std::optional<uint64_t> seed;
+  int warmup = 0;
+  SyntheticShape synthetic;
+  std::string prompts;
+  int output_tokens = 128;
+  std::vector<std::string> presets;
+  Slo slo;
+  std::string json;
+};
+
+absl::Status Check(const Options& options) {
+  if (options.synthetic.shared_prefix_tokens >= options.synthetic.prompt_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--shared-prefix-tokens ", options.synthetic.shared_prefix_tokens,
+        ": want fewer than --prompt-tokens ", options.synthetic.prompt_tokens, ", which counts them"));
+  }
+  if (!options.json.empty() && !std::ofstream(options.json, std::ios::app)) {
+    return absl::InvalidArgumentError(absl::StrCat("--json ", options.json, ": ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+// One request of `words` made-up words: the tokens of its prompt.
+absl::StatusOr<int> CountTokens(const Connection& connection, v1::Inference::Stub* stub, int words,
+                                uint64_t seed) {
+  std::seed_seq seeds{seed & 0xFFFFFFFF, seed >> 32, static_cast<uint64_t>(words)};
+  v1::ChatRequest request;
+  v1::Message* message = request.mutable_messages()->add_messages();
+  message->set_role("user");
+  message->set_content(RandomWords(words, &seeds));
+  request.mutable_stopping()->set_max_tokens(1);
+  SLUICE_ASSIGN_OR_RETURN(v1::ChatResponse reply, connection.Call(&v1::Inference::Stub::Chat, stub, request));
+  return reply.done().usage().prompt_tokens();
+}
+
+class Bench {
+ public:
+  Bench(const Options& options, const Connection& connection, const Console& console)
+      : options_(options), connection_(connection), console_(console) {}
+
+  absl::Status Prepare() {
+    if (!options_.prompts.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(dialogues_, ReadDialogues(options_.prompts));
+    }
+    auto models = v1::Models::NewStub(connection_.channel());
+    SLUICE_ASSIGN_OR_RETURN(
+        v1::ListModelsResponse served,
+        connection_.Call(&v1::Models::Stub::ListModels, models.get(), v1::ListModelsRequest()));
+    if (served.models().empty()) return absl::FailedPreconditionError("the router serves no model");
+    model_ = served.models(0);
+    if (!dialogues_.empty()) return absl::OkStatus();
+    SLUICE_RETURN_IF_ERROR(CheckContext());
+    auto inference = v1::Inference::NewStub(connection_.channel());
+    SLUICE_ASSIGN_OR_RETURN(const int few, CountTokens(connection_, inference.get(), kFewWords, Seed()));
+    SLUICE_ASSIGN_OR_RETURN(const int many, CountTokens(connection_, inference.get(), kManyWords, Seed()));
+    SLUICE_ASSIGN_OR_RETURN(fit_, FitTokens(kFewWords, few, kManyWords, many));
+    return absl::OkStatus();
+  }
+
+  // Preset after preset; Ctrl-C ends it early.
+  void Run() {
+    std::vector<std::string> presets = options_.presets;
+    if (presets.empty()) presets = {""};  // the server's own
+    for (size_t i = 0; i < presets.size() && !interrupted_; ++i) RunPreset(presets[i], i);
+  }
+
+  // What the load was, in one line.
+  std::string Title() const {
+    std::string text = absl::StrCat(model_.id(), " at ", connection_.address(), "; ",
+                                    options_.rate.has_value()
+                                        ? absl::StrFormat("open loop, %g requests/s", *options_.rate)
+                                        : absl::StrCat("closed loop, concurrency ", Shape(1).concurrency));
+    if (options_.prompts.empty()) {
+      absl::StrAppend(&text, "; prompts of ", options_.synthetic.prompt_tokens, " tokens");
+      if (options_.synthetic.turns > 1) absl::StrAppend(&text, ", ", options_.synthetic.turns, " turns");
+    } else {
+      absl::StrAppend(&text, "; prompts of ", options_.prompts);
+    }
+    return absl::StrCat(text, "; ", options_.output_tokens, " tokens out; seed ", Seed());
+  }
+
+  nlohmann::ordered_json Json() const {
+    const LoadShape shape = Shape(1);
+    const auto or_null = [](const auto& value) {
+      return value.has_value() ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+    };
+    nlohmann::ordered_json parameters = {{"request_rate", or_null(options_.rate)},
+                                         {"max_concurrency", shape.concurrency},
+                                         {"num_requests", or_null(shape.requests)},
+                                         {"duration_s", or_null(options_.duration_seconds)},
+                                         {"num_warmups", options_.warmup},
+                                         {"seed", Seed()},
+                                         {"output_tokens", options_.output_tokens},
+                                         {"budget_tokens", or_null(options_.budget)},
+                                         {"slo_ttft_ms", or_null(options_.slo.ttft_ms)},
+                                         {"slo_tpot_ms", or_null(options_.slo.tpot_ms)},
+                                         {"slo_e2el_ms", or_null(options_.slo.e2el_ms)}};
+    if (options_.prompts.empty()) {
+      parameters["prompt_tokens"] = options_.synthetic.prompt_tokens;
+      parameters["shared_prefix_tokens"] = options_.synthetic.shared_prefix_tokens;
+      parameters["turns"] = options_.synthetic.turns;
+      parameters["turn_tokens"] = options_.synthetic.turn_tokens;
+    } else {
+      parameters["prompts"] = options_.prompts;
+    }
+    nlohmann::ordered_json runs = nlohmann::ordered_json::array();
+    for (const LoadColumn& column : columns_) runs.push_back(LoadJson(column, options_.slo));
+    return {{"model", model_.id()},
+            {"router", connection_.address()},
+            {"parameters", std::move(parameters)},
+            {"runs", std::move(runs)}};
+  }
+
+  const std::vector<LoadColumn>& columns() const { return columns_; }
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  uint64_t Seed() const { return options_.synthetic.seed; }
+
+  absl::Status CheckContext() const {
+    const SyntheticShape& shape = options_.synthetic;
+    const int64_t need = int64_t{shape.prompt_tokens} + int64_t{shape.turns - 1} * shape.turn_tokens +
+                         int64_t{shape.turns} * options_.output_tokens;
+    if (model_.context_length() == 0 || need <= model_.context_length()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prompt-tokens ", shape.prompt_tokens,
+                     ": with --output-tokens, --turns and --turn-tokens it comes to ", need, " tokens; ",
+                     model_.id(), " reads ", model_.context_length()));
+  }
+
+  LoadShape Shape(double turns_per_dialogue) const {
+    LoadShape shape;
+    shape.concurrency = options_.concurrency.value_or(options_.rate.has_value() ? kDefaultOpenBound : 1);
+    if (options_.rate.has_value()) shape.dialogues_per_second = *options_.rate / turns_per_dialogue;
+    shape.seed = Seed();
+    shape.requests = options_.requests;
+    if (options_.duration_seconds.has_value()) {
+      shape.duration = absl::Seconds(*options_.duration_seconds);
+    } else if (!shape.requests.has_value()) {
+      shape.requests = kDefaultRequests;
+    }
+    return shape;
+  }
+
+  // Mean over the load: a rate is of requests, arrivals are of dialogues.
+  double TurnsPerDialogue() const {
+    if (dialogues_.empty()) return options_.synthetic.turns;
+    size_t turns = 0;
+    for (const Dialogue& dialogue : dialogues_) turns += dialogue.turns.size();
+    return static_cast<double>(turns) / static_cast<double>(dialogues_.size());
+  }
+
+  Dialogue DialogueAt(uint64_t run, uint64_t index) const {
+    if (dialogues_.empty()) return SyntheticDialogue(options_.synthetic, fit_, run, index);
+    return dialogues_[index % dialogues_.size()];
+  }
+
+  void RunPreset(const std::string& preset, uint64_t run) {
+    v1::ChatRequest base;
+    base.mutable_sampling()->set_temperature(0);
+    base.mutable_stopping()->set_max_tokens(options_.output_tokens);
+    base.mutable_stopping()->set_ignore_eos(true);
+    if (!preset.empty()) base.mutable_compression()->set_preset(preset);
+    if (options_.budget.has_value()) base.mutable_compression()->set_budget_tokens(*options_.budget);
+
+    LoadColumn column;
+    column.name = preset.empty() ? "default" : preset;
+    uint64_t index = 0;
+    ProgressBar bar(console_.err, console_.err_tty);
+    std::string label = absl::StrCat(column.name, ": warm-up");
+    const LoadHooks hooks = {[&] { return DialogueAt(run, index++); },
+                             [&](double share, int ended, int failed) {
+                               bar.Show(absl::StrCat(label, ", ", ended, " ended, ", failed, " failed"),
+                                        share);
+                             }};
+    LoadShape shape = Shape(TurnsPerDialogue());
+    if (options_.warmup > 0) {
+      LoadShape warmup;
+      warmup.concurrency = std::min(shape.concurrency, options_.warmup);
+      warmup.requests = options_.warmup;
+      interrupted_ = RunLoad(connection_, warmup, base, hooks).interrupted;
+      if (interrupted_) return;
+    }
+    label = column.name;
+    column.result = RunLoad(connection_, shape, base, hooks);
+    column.summary = Summarize(column.result.records, column.result.duration, options_.slo);
+    interrupted_ = column.result.interrupted;
+    columns_.push_back(std::move(column));
+  }
+
+  const Options& options_;
+  const Connection& connection_;
+  const Console& console_;
+  std::vector<Dialogue> dialogues_;  // of --prompts
+  TokenFit fit_;
+  v1::Model model_;
+  std::vector<LoadColumn> columns_;
+  bool interrupted_ = false;
+};
+
+absl::StatusOr<int> RunBench(Options options, const Console& console) {
+  SLUICE_RETURN_IF_ERROR(Check(options));
+  options.synthetic.seed = options.seed.has_value() ? *options.seed : std::random_device()();
+  Interrupts interrupts;
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection,
+                          Connection::Open(options.connection, &interrupts));
+  Bench bench(options, *connection, console);
+  SLUICE_RETURN_IF_ERROR(bench.Prepare());
+  bench.Run();
+  if (!bench.columns().empty()) {
+    *console.out << bench.Title() << "\n\n"
+                 << TextFor(console, LoadTable(bench.columns(), options.slo, options.rate.has_value()))
+                 << std::flush;
+  }
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << bench.Json().dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+    if (!file)
+      return absl::UnavailableError(absl::StrCat("--json ", options.json, ": ", std::strerror(errno)));
+  }
+  if (bench.interrupted()) return Interrupted();
+  for (const LoadColumn& column : bench.columns()) {
+    if (column.summary.failed > 0 && column.summary.completed == 0)
+      return column.result.records.front().status;
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddBench(CLI::App* parent) {
+  CLI::App* app =
+      parent->add_subcommand("bench", "put a load on a router; latencies and throughput by preset");
+  auto options = std::make_shared<Options>();
+  const auto add = [app](const char* name, auto& value, const char* help, const char* group) {
+    return app->add_option(name, value, help)->group(group);
+  };
+  const CLI::Range positive(1, 1 << 24);
+  const CLI::Validator time = RealRange(0.001, 1e6);
+  add("--concurrency", options->concurrency,
+      "closed loop: users, each with one request at a time (default: 1); with --rate: most requests in "
+      "flight "
+      "(default: 1024)",
+      "Load")
+      ->check(CLI::Range(1, 1 << 16));
+  add("--rate", options->rate, "open loop: Poisson arrivals [requests/s], measured from the arrival", "Load")
+      ->check(RealRange(0.001, 1e6));
+  add("--requests", options->requests,
+      "of each preset; every turn is one (default: 64, or what --duration allows)", "Load")
+      ->check(positive);
+  add("--duration", options->duration_seconds, "of each preset; what is under way then still ends [seconds]",
+      "Load")
+      ->check(time);
+  add("--warmup", options->warmup, "requests before each preset that do not count", "Load")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  add("--seed", options->seed, "of arrivals and prompts (default: a new one)", "Load");
+
+  std::vector<CLI::Option*> synthetic = {
+      add("--prompt-tokens", options->synthetic.prompt_tokens, "length of made-up prompts [tokens]",
+          "Prompts"),
+      add("--turns", options->synthetic.turns, "more than 1: sessions of so many requests", "Prompts"),
+      add("--turn-tokens", options->synthetic.turn_tokens, "of each turn after the first [tokens]",
+          "Prompts"),
+      add("--shared-prefix-tokens", options->synthetic.shared_prefix_tokens,
+          "of --prompt-tokens, the part that all prompts of a preset begin with; the servers remember it for "
+          "sessions (--turns) [tokens]",
+          "Prompts")};
+  CLI::Option* prompts =
+      add("--prompts", options->prompts,
+          "JSONL file instead: {\"prompt\"}, {\"messages\"} or {\"turns\"} a line, and optional "
+          "\"output_tokens\"; begins again at its end",
+          "Prompts");
+  for (CLI::Option* option : synthetic) {
+    option->check(option == synthetic.back() ? CLI::Range(0, 1 << 24) : positive)->capture_default_str();
+    prompts->excludes(option);
+  }
+  add("--output-tokens", options->output_tokens, "of each request, never fewer [tokens]", "Prompts")
+      ->check(positive)
+      ->capture_default_str();
+
+  add("--preset", options->presets,
+      "compression presets, one after another, separated by commas (default: the server's own); see: sluice "
+      "methods",
+      "Compression")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember(PresetNames()));
+  AddBudgetFlag(app, &options->budget);
+
+  add("--slo-ttft", options->slo.ttft_ms, "time to the first token of a good request [ms]", "Goodput")
+      ->check(time);
+  add("--slo-tpot", options->slo.tpot_ms, "time per token after the first [ms]", "Goodput")->check(time);
+  add("--slo-e2e", options->slo.e2el_ms, "time to the end [ms]", "Goodput")->check(time);
+  add("--json", options->json, "file for every figure, every parameter and every request", "Output");
+  AddConnectionFlags(app, &options->connection);
+  app->footer(
+      "Measured at the client. TTFT: to the first token; ITL: between two events with tokens; TPOT: (last "
+      "token - "
+      "first)\n"
+      "/ (tokens - 1); E2EL: to the end of the stream. Ctrl-C ends the load and prints what there is.\n"
+      "Examples:\n"
+      "  sluice bench --concurrency 8 --requests 200 --preset full,rocketkv,sluice --budget 1024\n"
+      "  sluice bench --rate 4 --duration 60 --warmup 8 --slo-ttft 500 --slo-tpot 30 --json out.json\n"
+      "  sluice bench --turns 4 --prompt-tokens 16384 --concurrency 4 --preset rocketkv-mt,sluice-mt");
+  return {app, [options](const Console& console) { return RunBench(*options, console); }};
+}
+
+}  // namespace sluice

@@ -1,0 +1,233 @@
+#include "client/load_run.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "client/load_request.h"
+#include "client/load_schedule.h"
+#include "common/base/clock.h"
+#include "common/base/queue.h"
+#include "common/base/status.h"
+#include "sluice/v1/sessions.grpc.pb.h"
+
+namespace sluice {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+// A user whose request failed pauses: a router that is away must not be asked a million times.
+constexpr absl::Duration kPause = absl::Milliseconds(100);
+constexpr absl::Duration kDeleteTimeout = absl::Seconds(5);
+
+template <class Request, class Reply>
+struct UnaryCall {
+  grpc::ClientContext context;
+  Request request;
+  Reply reply;
+};
+
+// One dialogue under way: at any time it waits for exactly one call.
+struct User {
+  uint64_t id = 0;
+  Dialogue dialogue;
+  int turn = 0;
+  absl::Time arrival;  // of this turn
+  bool failed = false;
+  std::string session_id;
+  std::unique_ptr<LoadRequest> request;
+  UnaryCall<v1::CreateSessionRequest, v1::Session> create;
+  UnaryCall<v1::DeleteSessionRequest, v1::DeleteSessionResponse> remove;
+};
+
+class LoadRun {
+ public:
+  LoadRun(const Connection& connection, const LoadShape& shape, const v1::ChatRequest& base,
+          const LoadHooks& hooks)
+      : connection_(connection),
+        shape_(shape),
+        base_(base),
+        hooks_(hooks),
+        inference_(v1::Inference::NewStub(connection.channel())),
+        sessions_(v1::Sessions::NewStub(connection.channel())),
+        inbox_(static_cast<size_t>(shape.concurrency) + 1),  // a call of each user, and Ctrl-C
+        origin_(SteadyClock().Now()) {
+    if (shape.dialogues_per_second.has_value()) arrivals_.emplace(*shape.dialogues_per_second, shape.seed);
+    if (arrivals_.has_value()) due_ = origin_ + arrivals_->Next();
+  }
+
+  LoadResult Run() {
+    CancelOnInterrupt cancel(connection_.interrupts(), [this] { Post([this] { Stop(); }); });
+    while (true) {
+      const absl::Time now = SteadyClock().Now();
+      BeginDue(now);
+      if (users_.empty() && NoMore(now)) break;
+      if (!ahead_.has_value() && !NoMore(now)) ahead_ = hooks_.next();
+      for (const std::function<void()>& event : inbox_.PopAll(UntilDue(now))) event();
+      if (now - shown_ >= kTick) {
+        shown_ = now;
+        hooks_.progress(Share(now), static_cast<int>(result_.records.size()), failed_);
+      }
+    }
+    result_.interrupted = cancel.signal() != 0;
+    for (const RequestRecord& record : result_.records)
+      result_.duration = std::max(result_.duration, record.end);
+    return std::move(result_);
+  }
+
+ private:
+  void Post(std::function<void()> event) { SLUICE_CHECK(inbox_.TryPush(std::move(event))); }
+
+  // Of the loop itself; turns under way may follow.
+  bool NoMore(absl::Time now) const {
+    if (stopped_ || (shape_.requests.has_value() && started_ >= *shape_.requests)) return true;
+    return shape_.duration.has_value() && (arrivals_.has_value() ? due_ : now) - origin_ >= *shape_.duration;
+  }
+
+  void BeginDue(absl::Time now) {
+    while (!pauses_.empty() && pauses_.front() <= now) pauses_.pop_front();
+    while (!NoMore(now) && HasRoom() && (!arrivals_.has_value() || due_ <= now)) {
+      Begin();
+      if (arrivals_.has_value()) due_ = origin_ + arrivals_->Next();
+    }
+  }
+  bool HasRoom() const { return users_.size() + pauses_.size() < static_cast<size_t>(shape_.concurrency); }
+
+  absl::Duration UntilDue(absl::Time now) const {
+    absl::Duration wait = kTick;
+    if (!pauses_.empty()) wait = std::min(wait, pauses_.front() - now);
+    if (arrivals_.has_value() && HasRoom() && !NoMore(now)) wait = std::min(wait, due_ - now);
+    return std::max(wait, absl::ZeroDuration());
+  }
+
+  double Share(absl::Time now) const {
+    double share = 0;
+    if (shape_.requests.has_value()) share = static_cast<double>(result_.records.size()) / *shape_.requests;
+    if (shape_.duration.has_value())
+      share = std::max(share, absl::FDivDuration(now - origin_, *shape_.duration));
+    return share;
+  }
+
+  void Begin() {
+    const uint64_t id = next_id_++;
+    User* user = (users_[id] = std::make_unique<User>()).get();
+    user->id = id;
+    user->dialogue = ahead_.has_value() ? *std::exchange(ahead_, std::nullopt) : hooks_.next();
+    user->arrival = arrivals_.has_value() ? due_ : SteadyClock().Now();
+    ++started_;
+    if (user->dialogue.turns.size() == 1) return Send(user);
+    connection_.SetDeadline(&user->create.context);
+    sessions_->async()->CreateSession(
+        &user->create.context, &user->create.request, &user->create.reply,
+        [this, user](grpc::Status status) { Post([this, user, status] { OnSession(user, status); }); });
+  }
+
+  void OnSession(User* user, const grpc::Status& status) {
+    user->session_id = user->create.reply.id();
+    // A user of a closed loop has nothing to wait for before the session is there.
+    if (!arrivals_.has_value()) user->arrival = SteadyClock().Now();
+    if (status.ok() && !stopped_) return Send(user);
+    if (!status.ok()) {
+      RequestRecord record;
+      record.status = connection_.Result(status, 0);
+      record.sent = record.end = SteadyClock().Now() - origin_;
+      Add(user, std::move(record));
+    }
+    End(user);
+  }
+
+  void Send(User* user) {
+    v1::ChatRequest request = base_;
+    v1::Messages& messages = user->dialogue.turns[static_cast<size_t>(user->turn)];
+    if (user->session_id.empty()) {
+      request.mutable_messages()->Swap(&messages);
+    } else {
+      request.mutable_session_turn()->set_session_id(user->session_id);
+      request.mutable_session_turn()->mutable_new_messages()->Swap(messages.mutable_messages());
+    }
+    if (user->dialogue.output_tokens.has_value()) {
+      request.mutable_stopping()->set_max_tokens(*user->dialogue.output_tokens);
+    }
+    result_.max_in_flight = std::max(result_.max_in_flight, ++in_flight_);
+    user->request = std::make_unique<LoadRequest>(&connection_, std::move(request), origin_);
+    user->request->Start(inference_.get(), [this, user] { Post([this, user] { OnEnd(user); }); });
+  }
+
+  void OnEnd(User* user) {
+    --in_flight_;
+    RequestRecord record = std::move(user->request->record());
+    user->request.reset();
+    const bool completed = record.completed();
+    Add(user, std::move(record));
+    const bool requests_left = !shape_.requests.has_value() || started_ < *shape_.requests;
+    const absl::Time now = SteadyClock().Now();
+    const bool time_left = !shape_.duration.has_value() || now - origin_ < *shape_.duration;
+    if (!completed || stopped_ || !requests_left || !time_left ||
+        ++user->turn == static_cast<int>(user->dialogue.turns.size())) {
+      return End(user);
+    }
+    ++started_;
+    user->arrival = now;
+    Send(user);
+  }
+
+  void Add(User* user, RequestRecord record) {
+    record.dialogue = user->id;
+    record.turn = user->turn;
+    record.arrival = user->arrival - origin_;
+    record.interrupted = stopped_ && absl::IsCancelled(record.status);
+    user->failed = !record.completed();
+    failed_ += user->failed;
+    result_.records.push_back(std::move(record));
+  }
+
+  void End(User* user) {
+    if (user->session_id.empty()) return Forget(user);
+    user->remove.request.set_session_id(user->session_id);
+    user->remove.context.set_deadline(absl::ToChronoTime(absl::Now() + kDeleteTimeout));
+    sessions_->async()->DeleteSession(&user->remove.context, &user->remove.request, &user->remove.reply,
+                                      [this, user](grpc::Status) { Post([this, user] { Forget(user); }); });
+  }
+
+  void Forget(User* user) {
+    if (user->failed && !arrivals_.has_value()) pauses_.push_back(SteadyClock().Now() + kPause);
+    users_.erase(user->id);
+  }
+
+  void Stop() {
+    stopped_ = true;
+    for (auto& [id, user] : users_) {
+      user->create.context.TryCancel();
+      if (user->request != nullptr) user->request->Cancel();
+    }
+  }
+
+  const Connection& connection_;
+  const LoadShape& shape_;
+  const v1::ChatRequest& base_;
+  const LoadHooks& hooks_;
+  const std::unique_ptr<v1::Inference::Stub> inference_;
+  const std::unique_ptr<v1::Sessions::Stub> sessions_;
+  BoundedQueue<std::function<void()>> inbox_;
+  const absl::Time origin_;
+  std::optional<PoissonArrivals> arrivals_;
+  absl::Time due_;                 // the next arrival of an open loop
+  std::optional<Dialogue> ahead_;  // made while there is time: making one would delay its request
+  absl::Time shown_ = absl::InfinitePast();
+  std::map<uint64_t, std::unique_ptr<User>> users_;
+  std::deque<absl::Time> pauses_;  // ends of pauses, ascending; each holds a user's place
+  uint64_t next_id_ = 0;
+  int started_ = 0, failed_ = 0, in_flight_ = 0;
+  bool stopped_ = false;
+  LoadResult result_;
+};
+
+}  // namespace
+
+LoadResult RunLoad(const Connection& connection, const LoadShape& shape, const v1::ChatRequest& base,
+                   const LoadHooks& hooks) {
+  return LoadRun(connection, shape, base, hooks).Run();
+}
+
+}  // namespace sluice

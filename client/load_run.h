@@ -1,0 +1,43 @@
+// Role: sends a load and waits for its end: closed loop (so many users, each with one request at a time) or
+// open loop (arrivals of a Poisson process, whatever the servers do). Threads: the caller's, which decides
+// everything; gRPC's own tell it what happened through a queue. No thread per request or user.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "client/connection.h"
+#include "client/load_prompts.h"
+#include "client/load_record.h"
+
+namespace sluice {
+
+struct LoadShape {
+  // Closed loop: users. Open loop: a bound; who arrives above it waits, and the wait counts.
+  int concurrency = 1;
+  std::optional<double> dialogues_per_second;  // unset: closed loop
+  uint64_t seed = 0;                           // of the arrivals
+  std::optional<int> requests;                 // every turn is one
+  std::optional<absl::Duration> duration;      // nothing arrives after it; what is under way ends
+};
+
+struct LoadResult {
+  std::vector<RequestRecord> records;  // in the order of their end
+  absl::Duration duration;             // from the start to the last end
+  int max_in_flight = 0;
+  bool interrupted = false;  // by Ctrl-C: requests under way were cancelled
+};
+
+struct LoadHooks {
+  std::function<Dialogue()> next;
+  // share of the load that is done, [0, 1]; called about ten times a second
+  std::function<void(double share, int ended, int failed)> progress;
+};
+
+// base: everything of a request but its context. A dialogue of several turns is a session, which is deleted
+// at its end.
+LoadResult RunLoad(const Connection& connection, const LoadShape& shape, const v1::ChatRequest& base,
+                   const LoadHooks& hooks);
+
+}  // namespace sluice
