@@ -1,5 +1,5 @@
 # Switches the CUDA language on where nvcc 13 or newer is found, and says in one line why not elsewhere.
-# Sets SLUICE_HAVE_CUDA. Nothing outside kernels/ asks for it: kernels/make_backend.h is the same either way.
+# Sets SLUICE_HAVE_CUDA and SLUICE_HAVE_CUDNN. Nothing outside kernels/ asks for it: kernels/make_backend.h is the same either way.
 set(SLUICE_CUDA AUTO CACHE STRING "kernels/cuda: AUTO compiles it where nvcc 13 is found, ON insists, OFF leaves it out")
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -35,6 +35,17 @@ if(SLUICE_HAVE_CUDA)
   set(CMAKE_CUDA_STANDARD 20)
   find_package(CUDAToolkit 13 REQUIRED)
   message(STATUS "CUDA: ${version}, kernels/cuda is compiled for sm_90a")
+
+  # Only its headers, and only if they are there: the library is opened at run time.
+  find_path(SLUICE_CUDNN_INCLUDE_DIR cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+    DOC "Where cuDNN 9 has its headers; OFF: do without")
+  set(SLUICE_HAVE_CUDNN OFF)
+  if(SLUICE_CUDNN_INCLUDE_DIR)
+    set(SLUICE_HAVE_CUDNN ON)
+    message(STATUS "cuDNN: headers in ${SLUICE_CUDNN_INCLUDE_DIR}, used for prefill attention")
+  else()
+    message(STATUS "cuDNN: skipped, no cudnn_graph.h; prefill attention runs at two thirds of the speed")
+  endif()
 elseif(SLUICE_CUDA STREQUAL "ON")
   message(FATAL_ERROR "This build asks for CUDA: ${why}. Install the CUDA 13 toolkit or set CUDA_HOME.")
 else()

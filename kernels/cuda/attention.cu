@@ -2,9 +2,11 @@
 // multiples of 128 rows from row 0 and every query row has sums of its own, so a query's result does not
 // depend on how queries were cut into tiles.
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cuda/attention_args.cuh"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 #include "kernels/op_checks.h"
@@ -263,6 +265,21 @@ bool OnTensorCores(const AttentionArgs& a) {
 
 void CudaOps::Attention(absl::Span<const AttentionArgs> sequences) {
   Begin();
+  CudnnAttention* cudnn = CudnnAttention::OfDevice(device_.index);
+  std::vector<const AttentionArgs*> own;  // what our kernels do
+  for (const AttentionArgs& args : sequences) {
+    CheckAttention(args);
+    if (args.q.shape[0] == 0) continue;
+    if (cudnn == nullptr || !cudnn->Takes(args)) {
+      own.push_back(&args);
+      continue;
+    }
+    char* scratch = Reserve(cudnn->ScratchBytes(args));
+    if (scratch == nullptr) return;
+    if (absl::Status status = cudnn->Run(args, scratch, stream_); !status.ok() && error_.ok())
+      error_ = status;
+  }
+
   AttentionBatch batch;
   for (int64_t d : {64, 128}) {
     batch.n = batch.first_block[0] = 0;
@@ -270,9 +287,9 @@ void CudaOps::Attention(absl::Span<const AttentionArgs> sequences) {
       if (batch.n > 0) d == 64 ? Start<64>(batch, stream_) : Start<128>(batch, stream_);
       batch.n = 0;
     };
-    for (const AttentionArgs& args : sequences) {
-      if (!OnTensorCores(args) || args.q.shape[2] != d || args.q.shape[0] == 0) continue;
-      const AttentionSequence a(args);
+    for (const AttentionArgs* args : own) {
+      if (!OnTensorCores(*args) || args->q.shape[2] != d) continue;
+      const AttentionSequence a(*args);
       batch.sequences[batch.n] = a;
       batch.first_block[batch.n + 1] =
           batch.first_block[batch.n] + static_cast<int>(CeilDiv(a.n, kTileRows / a.group)) * a.kv_heads;
@@ -280,11 +297,8 @@ void CudaOps::Attention(absl::Span<const AttentionArgs> sequences) {
     }
     flush();
   }
-  for (const AttentionArgs& args : sequences) {
-    CheckAttention(args);
-    if (!OnTensorCores(args) && args.q.shape[0] > 0)
-      PlainAttention(AttentionSequence(args), args.k.dtype, stream_);
-  }
+  for (const AttentionArgs* args : own)
+    if (!OnTensorCores(*args)) PlainAttention(AttentionSequence(*args), args->k.dtype, stream_);
   Launched("Attention");
 }
 

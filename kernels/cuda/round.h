@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// out[i, j] = x[i, j] for j < cols, 0 for cols <= j < out_stride (a multiple of 64). out: bf16, 16-byte
+// out[i, j] = x[i, j] for j < cols, 0 for cols <= j < out_stride (a multiple of 8). out: bf16, 16-byte
 // aligned.
 void RoundToBf16Rows(const float* x, int64_t x_stride, int64_t n, int64_t cols, void* out, int64_t out_stride,
                      cudaStream_t stream);

@@ -31,6 +31,8 @@ struct BackendCase {
   // What attention may be off by beyond f32 arithmetic: a scaled score, a weight relatively (Attention), and
   // both together (decode). 0 where everything is f32.
   double score_error = 0, weight_error = 0, decode_error = 0;
+  double output_error =
+      0;  // an output of Attention on top, relative to its value: half a unit of its rounding
 };
 inline void PrintTo(const BackendCase& c, std::ostream* os) { *os << c.name; }
 
@@ -119,8 +121,8 @@ class ParityTest : public testing::TestWithParam<BackendCase> {
   // The host side as a backend sees it that rounds its inputs to bf16.
   static void RoundOnHost(const Tensor& tensor);
 
-  // Syncs, then compares the whole allocation against the host's.
-  void ExpectSame(const Tensor& tensor, double tolerance, const std::string& what = "");
+  // Syncs, then compares the whole allocation against the host's. relative: of a value, on top of tolerance.
+  void ExpectSame(const Tensor& tensor, double tolerance, const std::string& what = "", double relative = 0);
   // The device's bytes of the whole allocation.
   std::vector<char> Download(const Tensor& tensor);
 
