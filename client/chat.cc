@@ -158,7 +158,10 @@ absl::StatusOr<int> Chat(const Options& options, const Console& console) {
   }
   if (!conversation.session_id().empty()) {
     *console.err << "session " << conversation.session_id() << "; go on with: sluice chat --session "
-                 << conversation.session_id() << std::endl;
+                 << conversation.session_id();
+    if (options.connection.router != ConnectionOptions().router)
+      *console.err << " --router " << options.connection.router;
+    *console.err << std::endl;
   }
   return code;
 }

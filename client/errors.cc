@@ -48,6 +48,10 @@ std::string HintOf(const absl::Status& status, const std::string& reason) {
     case absl::StatusCode::kDeadlineExceeded:
       return "raise --timeout, or shorten the document or --max-tokens";
     case absl::StatusCode::kResourceExhausted:
+      // gRPC's own refusal: no later try can help.
+      if (absl::StrContains(status.message(), "larger than max"))
+        return "the text is too large for one message: shorten the document (--file), or raise the router's "
+               "--max-message";
       return "the server is busy: try again later";
     case absl::StatusCode::kAborted:
       return "another client changed this session: sluice sessions show tells its turns; or fork it";

@@ -12,8 +12,9 @@ std::vector<std::string> PresetNames() {
 }
 
 void AddBudgetFlag(CLI::App* app, std::optional<int>* budget) {
-  AddOptionalFlag(app, "--budget", *budget, "KV rows kept or read per head [tokens]", "SLUICE_BUDGET",
-                  "Compression")
+  AddOptionalFlag(app, "--budget", *budget,
+                  "KV rows of a head: kept, or read at a step where the preset reads sparsely [tokens]",
+                  "SLUICE_BUDGET", "Compression")
       ->check(CLI::Range(kMinBudgetTokens, 1 << 24));
 }
 

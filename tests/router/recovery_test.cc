@@ -67,7 +67,7 @@ TEST_F(RouterTest, AKilledPrefillIsReplacedInTheMiddleOfTheTransfer) {
   workers_.SetScript([&](const FakeAttempt& attempt) {
     if (attempt.number > 1) return attempt.Serve(words);
     attempt.FirstToken(words[0]);
-    std::thread([this, name = attempt.prefill_name] { workers_.Kill(name); }).detach();
+    Later([this, name = attempt.prefill_name] { workers_.Kill(name); });
   });
   SeenReply reply = Stream(Ask("hi"));
   ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
@@ -84,11 +84,11 @@ TEST_F(RouterTest, AKilledDecodeIsReplacedByOneThatComesLater) {
     attempt.Receiving();
     attempt.HandedOff();
     attempt.Tokens(1, {words[1]});
-    std::thread([this] {
+    Later([this] {
       absl::SleepFor(absl::Milliseconds(100));
       workers_.Kill("d1");
       AddWorker("d2");
-    }).detach();
+    });
   });
   SeenReply reply = Stream(Ask("hi"));
   ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
@@ -102,10 +102,10 @@ TEST_F(RouterTest, WithoutASuccessorTheWorkerIsLost) {
     attempt.FirstToken(words[0]);
     attempt.Receiving();
     attempt.HandedOff();
-    std::thread([this] {
+    Later([this] {
       absl::SleepFor(absl::Milliseconds(100));
       workers_.Kill("d1");
-    }).detach();
+    });
   });
   SeenReply reply = Stream(Ask("hi"));
   EXPECT_EQ(reply.status.error_code(), grpc::StatusCode::ABORTED) << reply.status.error_message();

@@ -63,7 +63,16 @@ RouterTest::RouterTest()
   workers_.SetScript([this](const FakeAttempt& attempt) { attempt.Serve(Reply("hello there")); });
 }
 
+void RouterTest::Later(std::function<void()> action) {
+  MutexLock lock(&later_mu_);
+  later_.emplace_back(std::move(action));
+}
+
 RouterTest::~RouterTest() {
+  {
+    MutexLock lock(&later_mu_);
+    for (std::thread& thread : later_) thread.join();
+  }
   if (router_ == nullptr) return;
   router_->Stop(absl::Seconds(5));
   EXPECT_EQ(router_->requests_in_flight(), 0);

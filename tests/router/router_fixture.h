@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/metrics/router_metrics.h"
 #include "router/router.h"
 #include "sluice/v1/inference.grpc.pb.h"
@@ -41,6 +44,8 @@ class RouterTest : public testing::Test {
                    std::vector<std::string> workers = {"p1", "p2", "d1", "d2"});
   void AddWorker(const std::string& name);  // "p..." is prefill, "d..." decode
   void AwaitWorkers(int prefill, int decode);
+  // Runs `action` in a thread that ends before the test's objects do.
+  void Later(std::function<void()> action);
 
   static v1::ChatRequest Ask(const std::string& text);
   static v1::ChatRequest AskIn(const std::string& session_id, const std::string& text);
@@ -48,6 +53,8 @@ class RouterTest : public testing::Test {
   // The ids of a text, and the end-of-turn id after them.
   std::vector<int32_t> Reply(const std::string& text, bool eos = true);
 
+  Mutex later_mu_;
+  std::vector<std::thread> later_ ABSL_GUARDED_BY(later_mu_);
   MetricsRegistry registry_;
   RouterMetrics metrics_;
   ServedModel model_;  // a copy for the test's own use

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/rpc/status_codec.h"
 #include "tests/router/router_fixture.h"
+#include "tests/support/patience.h"
 
 namespace sluice {
 namespace {
@@ -102,11 +103,11 @@ TEST_F(RouterTest, DecodeTokensWaitForPrefillsFirst) {
     std::vector<int32_t> reply = Reply("one two three");
     for (size_t i = 1; i < reply.size(); ++i) attempt.Tokens(static_cast<int>(i), {reply[i]});
     attempt.Generated("stop", reply.back());
-    std::thread([attempt, first = reply[0]] {
+    Later([attempt, first = reply[0]] {
       absl::SleepFor(absl::Milliseconds(100));
       attempt.FirstToken(first);
       attempt.HandedOff();
-    }).detach();
+    });
   });
   SeenReply reply = Stream(Ask("count"));
   ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
@@ -297,7 +298,7 @@ TEST_F(SlowClientTest, AClientThatDoesNotReadIsCutOff) {
   TalkALot();
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReader<v1::ChatEvent>> reader = inference_->ChatStream(&context, Ask("talk"));
-  absl::Time until = absl::Now() + absl::Seconds(30);
+  absl::Time until = absl::Now() + kPatience * absl::Seconds(30);
   WaitForASlowClient(until);
   EXPECT_EQ(metrics_.requests.At("ChatStream").At("RESOURCE_EXHAUSTED").Value(), 1);
   v1::ChatEvent event;
@@ -335,7 +336,7 @@ TEST_F(UnboundedReplyTest, AClientThatNeverTakesTheEndIsCutOffToo) {
   TalkALot();
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReader<v1::ChatEvent>> reader = inference_->ChatStream(&context, Ask("talk"));
-  absl::Time until = absl::Now() + absl::Seconds(30);
+  absl::Time until = absl::Now() + kPatience * absl::Seconds(30);
   WaitForASlowClient(until);
   while (router_->requests_in_flight() > 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(10));
   EXPECT_EQ(router_->requests_in_flight(), 0);
@@ -347,11 +348,11 @@ TEST_F(RouterTest, StoppingRefusesNewRequestsAndLetsOldOnesEnd) {
   StartRouter();
   std::atomic<bool> running{false};
   workers_.SetScript([&](const FakeAttempt& attempt) {
-    std::thread([&running, attempt, reply = Reply("late")] {
+    Later([&running, attempt, reply = Reply("late")] {
       running = true;
       absl::SleepFor(absl::Milliseconds(300));
       attempt.Serve(reply);
-    }).detach();
+    });
   });
   SeenReply reply;
   std::thread client([&] { reply = Stream(Ask("hi")); });

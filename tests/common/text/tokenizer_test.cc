@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/common/text/text_test_files.h"
+#include "tests/support/patience.h"
 
 namespace sluice {
 namespace {
@@ -222,8 +223,9 @@ TEST(Tokenizer, TimeGrowsWithTheTextNotItsSquare) {
         EXPECT_TRUE(ids.ok()) << ids.status();
         return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
       };
-      double small = std::max(0.005, std::min({seconds(1 << 16), seconds(1 << 16), seconds(1 << 16)}));
-      double large = std::min(seconds(1 << 19), seconds(1 << 19));
+      const size_t bytes = kPatience > 1 ? 1 << 13 : 1 << 16;
+      double small = std::max(0.005, std::min({seconds(bytes), seconds(bytes), seconds(bytes)}));
+      double large = std::min(seconds(8 * bytes), seconds(8 * bytes));
       EXPECT_LT(large, 24 * small) << style << " " << json(unit).dump();
     }
   }
