@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 // Shorter than the grace that `up` gives, so that a server ends its requests itself.
-constexpr int kServerStopSeconds = 8;
+constexpr int kServerStopSeconds = 3;
 
 ChildSpec Plan(const UpOptions& options, const std::string& role, std::vector<std::string> args) {
   return {role, absl::StrCat(options.bin_dir, "/sluice-", role), std::move(args),
