@@ -1,4 +1,5 @@
-// Role: the bounds of an option that is a real number. Why: CLI::Range lets nan through. Threads: pure function.
+// Role: the bounds of an option that is a real number. Why: CLI::Range lets nan through. Threads: pure
+// function.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -52,8 +52,8 @@ __device__ inline void Pin(float (&c)[kN]) {
 #define SLUICE_REGISTERS_32                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SLUICE_REGISTERS_64                                                              \
-  SLUICE_REGISTERS_32                                                                    \
+#define SLUICE_REGISTERS_64                                                            \
+  SLUICE_REGISTERS_32                                                                  \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define SLUICE_FLOATS_8(c, i)                                                                 \
@@ -66,8 +66,7 @@ __device__ inline void Pin(float (&c)[kN]) {
 __device__ inline void MultiplyRows(float (&c)[64], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      SLUICE_REGISTERS_64
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SLUICE_REGISTERS_64
       "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
       : SLUICE_FLOATS_32(c, 0), SLUICE_FLOATS_32(c, 32)
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
@@ -78,8 +77,7 @@ __device__ inline void MultiplyRows(float (&c)[64], uint64_t a, uint64_t b, bool
 __device__ inline void MultiplyValues(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      SLUICE_REGISTERS_32
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SLUICE_REGISTERS_32
       "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
       : SLUICE_FLOATS_32(c, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
@@ -90,8 +88,7 @@ __device__ inline void MultiplyValues(float (&c)[32], const uint32_t (&a)[4], ui
 __device__ inline void MultiplyValues(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      SLUICE_REGISTERS_64
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SLUICE_REGISTERS_64
       "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
       : SLUICE_FLOATS_32(c, 0), SLUICE_FLOATS_32(c, 32)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
