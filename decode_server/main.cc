@@ -50,8 +50,13 @@ absl::Status Serve(Options options) {
   cache_options.max_rows = model.shape().context;
   cache_options.memory_bytes = size_t{static_cast<size_t>(options.kv_memory_mb)} << 20;
   cache_options.sliding_windows = model.shape().sliding_window;
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DecodeCache> cache,
-                          DecodeCache::Create(loaded.backend.get(), model.kv_shape(), cache_options));
+  absl::StatusOr<std::unique_ptr<DecodeCache>> created =
+      DecodeCache::Create(loaded.backend.get(), model.kv_shape(), cache_options);
+  if (!created.ok()) {
+    return absl::Status(created.status().code(), absl::StrCat("--kv-memory ", options.kv_memory_mb,
+                                                              " [MB]: ", created.status().message()));
+  }
+  const std::unique_ptr<DecodeCache> cache = *std::move(created);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport,
                           MakeWorkerTransport(options.worker, loaded.backend.get()));
 
