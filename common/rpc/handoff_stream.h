@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
+#include "common/base/seen_order.h"
 #include "common/handoff/messages.h"
 #include "common/rpc/handoff_codec.h"
 #include "common/rpc/status_codec.h"
@@ -46,6 +47,7 @@ class HandoffReactor : public Reactor {
     MutexLock lock(&mu_);
     if (closed_) return true;
     if (queue_.size() >= kMaxQueued) return false;
+    SeenOrder::Before();
     queue_.push_back(HandoffToProto(message));
     if (!writing_) WriteNext();
     return true;
@@ -56,6 +58,7 @@ class HandoffReactor : public Reactor {
       OnBroken();
       return;
     }
+    SeenOrder::After();
     absl::StatusOr<HandoffMessage> message = HandoffFromProto(in_);
     if (message.ok()) inbox_(StreamEvent{peer_, *std::move(message), absl::OkStatus()});
     this->StartRead(&in_);

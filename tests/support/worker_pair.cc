@@ -119,11 +119,12 @@ absl::StatusOr<PairReply> RunPair(const TestPrefill& prefill, const TestDecode& 
   grpc::ClientContext decode_context, prefill_context;
   decode_context.set_deadline(deadline);
   prefill_context.set_deadline(deadline);
-  std::atomic<bool> over{false};
+  std::atomic<bool> over{false}, cancelled{false};
   std::thread canceller([&] {
     const absl::Time at = absl::Now() + request.cancel_after;
     while (!over && absl::Now() < at) absl::SleepFor(absl::Milliseconds(1));
     if (!over) {
+      cancelled = true;
       decode_context.TryCancel();
       prefill_context.TryCancel();
     }
@@ -179,6 +180,8 @@ absl::StatusOr<PairReply> RunPair(const TestPrefill& prefill, const TestDecode& 
   decode_context.TryCancel();  // a turn that the first token ended leaves Generate open
   over = true;
   canceller.join();
+  // Whichever stream said first how it ended: prefill's hand-off, too, fails when decode is cancelled.
+  if (!status.ok() && cancelled) return absl::CancelledError(status.message());
   if (!status.ok()) return status;
   return reply;
 }
