@@ -32,9 +32,10 @@ constexpr char kHelp[] =
     "/quit       leave (Ctrl-D too)\n"
     "Ctrl-C stops an answer; at the prompt, twice leaves\n";
 
-void PrintTurn(const Generation& generation, bool json, const Console& console) {
+void PrintTurn(const Generation& generation, const Conversation& conversation, bool json,
+               const Console& console) {
   if (json) {
-    *console.out << StatsJson(generation) << std::endl;
+    *console.out << StatsJson(generation, conversation.session_id()) << std::endl;
   } else {
     *console.err << StatsLine(generation.done) << std::endl;
   }
@@ -44,7 +45,7 @@ absl::Status SayAll(const Options& options, Conversation* conversation, const Co
   for (const std::string& ask : options.asks) {
     SLUICE_RETURN_IF_ERROR(CheckText("--ask", ask));
     SLUICE_ASSIGN_OR_RETURN(Generation generation, conversation->Say(ask, console, !options.json));
-    PrintTurn(generation, options.json, console);
+    PrintTurn(generation, *conversation, options.json, console);
   }
   return absl::OkStatus();
 }
@@ -93,7 +94,7 @@ class Dialogue {
     SLUICE_RETURN_IF_ERROR(CheckText("the message", line));
     SLUICE_ASSIGN_OR_RETURN(last_, conversation_.Say(line, console_, !options_.json));
     answered_ = true;
-    if (options_.json || !console_.in_tty) PrintTurn(last_, options_.json, console_);
+    if (options_.json || !console_.in_tty) PrintTurn(last_, conversation_, options_.json, console_);
     return absl::OkStatus();
   }
 
@@ -111,6 +112,7 @@ class Dialogue {
       *console_.err << StatsLine(last_.done) << "\nsession " << conversation_.session_id() << std::endl;
     } else if (command == "/reset") {
       conversation_.Reset();
+      answered_ = false;
       *console_.err << "the next message begins a new session" << std::endl;
     } else if (command == "/fork") {
       SLUICE_RETURN_IF_ERROR(conversation_.Fork());
@@ -156,7 +158,7 @@ absl::StatusOr<int> Chat(const Options& options, const Console& console) {
   } else if (absl::Status status = SayAll(options, &conversation, console); !status.ok()) {
     code = status;
   }
-  if (!conversation.session_id().empty()) {
+  if (!options.json && !conversation.session_id().empty()) {
     *console.err << "session " << conversation.session_id() << "; go on with: sluice chat --session "
                  << conversation.session_id();
     if (options.connection.router != ConnectionOptions().router)

@@ -1,5 +1,7 @@
 #include "client/conversation.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -30,8 +32,16 @@ absl::Status Conversation::SetSystem(const std::string& text) {
   return absl::OkStatus();
 }
 
+// A session whose only turn was refused holds nothing.
+void Conversation::DropSession() {
+  v1::DeleteSessionRequest request;
+  request.set_session_id(std::exchange(session_id_, ""));
+  (void)connection_->Call(&v1::Sessions::Stub::DeleteSession, sessions_.get(), request);
+}
+
 absl::StatusOr<Generation> Conversation::Say(const std::string& text, const Console& console, bool echo) {
-  if (session_id_.empty()) {
+  const bool opens_session = session_id_.empty();
+  if (opens_session) {
     SLUICE_ASSIGN_OR_RETURN(
         v1::Session session,
         connection_->Call(&v1::Sessions::Stub::CreateSession, sessions_.get(), v1::CreateSessionRequest()));
@@ -49,10 +59,13 @@ absl::StatusOr<Generation> Conversation::Say(const std::string& text, const Cons
   v1::Message* message = turn->add_new_messages();
   message->set_role("user");
   message->set_content(document_.empty() ? text : absl::StrCat(document_, "\n", text));
-  SLUICE_ASSIGN_OR_RETURN(Generation generation,
-                          Generate(*connection_, console, echo, [&](grpc::ClientContext* context) {
-                            return inference_->ChatStream(context, request);
-                          }));
+  absl::StatusOr<Generation> generation =
+      Generate(*connection_, console, echo,
+               [&](grpc::ClientContext* context) { return inference_->ChatStream(context, request); });
+  if (!generation.ok()) {
+    if (opens_session && absl::IsInvalidArgument(generation.status())) DropSession();
+    return generation;
+  }
   has_turns_ = true;
   document_.clear();
   return generation;

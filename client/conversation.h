@@ -38,6 +38,8 @@ class Conversation {
   const std::string& session_id() const { return session_id_; }  // empty before the first turn
 
  private:
+  void DropSession();
+
   const Connection* const connection_;
   const SamplingFlags* const sampling_;
   const std::unique_ptr<v1::Inference::Stub> inference_;

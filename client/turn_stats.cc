@@ -37,7 +37,7 @@ std::string StatsLine(const v1::Done& done) {
   return line;
 }
 
-std::string StatsJson(const Generation& generation) {
+std::string StatsJson(const Generation& generation, const std::string& session_id) {
   const v1::Done& done = generation.done;
   const v1::CompressionReport& report = done.compression();
   nlohmann::ordered_json json;
@@ -52,6 +52,10 @@ std::string StatsJson(const Generation& generation) {
   json["ttft_seconds"] = done.timings().first_token_seconds();
   json["tpot_seconds"] = SecondsPerToken(done);
   json["method"] = report.method();
+  json["off_reason"] = report.off_reason();
+  json["finish_reason"] =
+      done.choices_size() > 0 ? v1::FinishReason_Name(done.choices(0).finish_reason()) : "";
+  if (!session_id.empty()) json["session_id"] = session_id;
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

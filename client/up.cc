@@ -165,14 +165,18 @@ absl::StatusOr<int> Serve(const UpOptions& options, const Console& console, Inte
 
 absl::StatusOr<int> RunUp(UpOptions options, const Console& console) {
   SLUICE_RETURN_IF_ERROR(CheckPortsFree(options.port_base));
+  const bool own_logs = options.log_dir.empty();
   SLUICE_RETURN_IF_ERROR(FillDefaults(&options));
   *console.err << "model " << options.model << ", prefill on " << options.prefill_device << ", decode on "
                << options.decode_device << ", " << options.threads << " threads a worker, logs in "
                << options.log_dir << std::endl;
   Interrupts interrupts;
   Stack stack(options, console);
+  std::error_code error;
   absl::StatusOr<int> code = Serve(options, console, &interrupts, &stack);
   stack.Stop();
+  // What went wrong is in the logs; what went well is nobody's.
+  if (own_logs && code.ok()) std::filesystem::remove_all(options.log_dir, error);
   return code;
 }
 
@@ -201,7 +205,8 @@ Command AddUp(CLI::App* parent) {
           "SLUICE_TRANSPORT", "Network")
       ->check(CLI::IsMember(ProcessTransportNames()));
   AddOptionalFlag(app, "--log-dir", options->log_dir,
-                  "logs of the three (default: a new directory under /tmp)", "SLUICE_LOG_DIR", "Files");
+                  "logs of the three (default: a new directory under /tmp, removed after a clean stop)",
+                  "SLUICE_LOG_DIR", "Files");
   AddOptionalFlag(app, "--sessions-db", options->sessions_db,
                   "SQLite file of the sessions (default: in --log-dir); \"memory\" forgets them at exit",
                   "SLUICE_SESSIONS_DB", "Files");

@@ -19,18 +19,10 @@ done
 bash deploy/install_packages.sh
 build=build/cpu-release
 mkdir -p "$build"
-step() {
-  local log=$build/$1.log
-  shift
-  if ! "$@" >"$log" 2>&1; then
-    tail -40 "$log" >&2
-    echo "failed: $*; the whole log is $log" >&2
-    exit 1
-  fi
-}
-echo "building (the first time takes minutes)"
-[ -f "$build/build.ninja" ] || step configure cmake --preset cpu-release
-step build cmake --build "$build" --target sluice-router sluice-prefill sluice-decode sluice
+. deploy/step.sh
+[ -f "$build/build.ninja" ] || step "configuring" "$build/configure.log" cmake --preset cpu-release
+step "building (the first time takes minutes)" "$build/build.log" \
+  cmake --build "$build" --target sluice-router sluice-prefill sluice-decode sluice
 
 kind=--chat-model
 case $model in

@@ -13,18 +13,9 @@ fi
 bash deploy/install_packages.sh
 build=build/$preset
 mkdir -p "$build"
-step() {
-  local what=$1 log=$build/$2.log
-  shift 2
-  echo "$what"
-  if ! "$@" >"$log" 2>&1; then
-    tail -40 "$log" >&2
-    echo "$what failed; the whole log is $log" >&2
-    exit 1
-  fi
-}
-step "configuring ($preset)" configure cmake --preset "$preset"
-step "building" build cmake --build "$build"
+. deploy/step.sh
+step "configuring ($preset)" "$build/configure.log" cmake --preset "$preset"
+step "building" "$build/build.log" cmake --build "$build"
 # A test asks for more memory than there is.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.suppressions:allocator_may_return_null=1}

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_map.h"
 #include "common/base/status.h"
@@ -81,11 +82,19 @@ absl::StatusOr<std::string> WithTemplate(const std::string& where, std::string c
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+absl::StatusOr<std::unique_ptr<GgufFile>> OpenGguf(const std::string& path) {
+  if (absl::EndsWith(path, ".safetensors")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": a safetensors file has weights only; name the directory that it is in"));
+  }
+  return GgufFile::Open(path);
+}
+
 }  // namespace
 
 absl::StatusOr<ModelShape> OpenShape(const std::string& path) {
   if (IsDirectory(path)) return DirectoryShape(path);
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenGguf(path));
   return FileShape(*file);
 }
 
@@ -97,7 +106,7 @@ absl::StatusOr<ModelFiles> OpenModel(const std::string& path) {
                             ModelWeights::Create(std::move(file), shape, WeightLayout::kHuggingFace));
     return ModelFiles{std::move(shape), std::move(weights)};
   }
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenGguf(path));
   SLUICE_ASSIGN_OR_RETURN(ModelShape shape, FileShape(*file));
   WeightLayout layout = shape.family == "llama" ? WeightLayout::kGgufInterleaved : WeightLayout::kGguf;
   SLUICE_ASSIGN_OR_RETURN(ModelWeights weights, ModelWeights::Create(std::move(file), shape, layout));
@@ -106,7 +115,7 @@ absl::StatusOr<ModelFiles> OpenModel(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& path) {
   if (!IsDirectory(path)) {
-    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenGguf(path));
     SLUICE_ASSIGN_OR_RETURN(TokenizerParts parts, TokenizerPartsFromGguf(*file));
     return Tokenizer::FromParts(std::move(parts));
   }

@@ -42,7 +42,7 @@ TEST_F(ChatTest, JsonIsOneLineATurnWithExactlyTheseKeys) {
   for (const auto& [key, value] : turn.items()) keys.push_back(key);
   EXPECT_THAT(keys, ElementsAre("answer", "prompt_tokens", "cached_tokens", "kept_tokens_mean", "read_tokens",
                                 "kv_bytes_full", "kv_bytes_kept", "wire_bytes", "ttft_seconds",
-                                "tpot_seconds", "method"));
+                                "tpot_seconds", "method", "off_reason", "finish_reason", "session_id"));
   EXPECT_EQ(turn["answer"], "you said first");
   EXPECT_EQ(turn["prompt_tokens"], 1000);
   EXPECT_EQ(turn["cached_tokens"], 600);
@@ -54,6 +54,8 @@ TEST_F(ChatTest, JsonIsOneLineATurnWithExactlyTheseKeys) {
   EXPECT_DOUBLE_EQ(turn["ttft_seconds"], 0.5);
   EXPECT_DOUBLE_EQ(turn["tpot_seconds"], 0.02);  // 0.08 s for the 4 tokens of decode
   EXPECT_EQ(turn["method"], "sluice-mt");
+  EXPECT_EQ(turn["finish_reason"], "STOP_EOS");
+  EXPECT_EQ(turn["session_id"], "s1");
   EXPECT_EQ(nlohmann::json::parse(lines[1])["answer"], "you said second");
 }
 
@@ -107,12 +109,13 @@ TEST_F(ChatTest, LinesOfAPipeAreTurnsWithoutAPrompt) {
 TEST_F(ChatTest, CommandsOfTheDialogue) {
   run.in_tty = true;
   std::string file = dir.Write("doc.txt", "text");
-  run.Type("/stats\nhi\n/stats\n/fork\nmore\n/reset\n/file " + file +
+  run.Type("/stats\nhi\n/stats\n/fork\nmore\n/reset\n/stats\n/file " + file +
            "\nask\n/file /no/such\n/what\n/quit\nnever\n");
   ASSERT_EQ(Chat({}), 0);
   EXPECT_THAT(run.err(), StartsWith("/help lists the commands\n> /stats: nothing is answered yet\n> "));
   EXPECT_EQ(run.out(), "you said hi\nyou said more\nyou said ask\n");
   EXPECT_THAT(run.err(), HasSubstr("1000 tokens in"));
+  EXPECT_THAT(run.err(), HasSubstr("a new session\n> /stats: nothing is answered yet"));
   EXPECT_THAT(run.err(), HasSubstr("/file /no/such: No such file or directory"));
   EXPECT_THAT(run.err(), HasSubstr("/what is no command; /help lists them"));
   std::vector<v1::ChatRequest> chats = router.chats();
@@ -178,6 +181,7 @@ TEST_F(ChatTest, ServerErrorsShowStatusReasonDelayAndTheFlag) {
   EXPECT_EQ(Chat({"--ask", "x"}), 1);
   EXPECT_THAT(run.err(), HasSubstr("INVALID_ARGUMENT"));
   EXPECT_THAT(run.err(), HasSubstr("change --max-tokens"));
+  EXPECT_EQ(router.sessions().count("s2"), 0);  // a refused first turn leaves no session behind
 }
 
 TEST_F(ChatTest, TerminalsGetNoControlCharacters) {

@@ -57,6 +57,12 @@ TEST(ModelDir, HashesTellModelsApartAndAreStable) {
   EXPECT_NE(RopeHash(a->shape), RopeHash(again->shape));
 }
 
+TEST(ModelDir, ASafetensorsFileIsNoModel) {
+  absl::Status status = OpenShape("models/needle-14m/model.safetensors").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("name the directory"));
+}
+
 TEST(ModelDir, SaysWhatIsMissing) {
   TempDir dir;
   EXPECT_EQ(OpenModel(dir.path() + "/nowhere").status().code(), absl::StatusCode::kNotFound);
