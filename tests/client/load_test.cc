@@ -65,7 +65,8 @@ TEST(PoissonArrivals, GapsAreExponential) {
 }
 
 TEST(Statistics, AreThoseOfAnIndependentCalculation) {
-  for (const auto& want : Golden()["percentiles"]) {
+  const nlohmann::json golden = Golden();
+  for (const auto& want : golden["percentiles"]) {
     const Statistics got = StatisticsOf(want["values"].get<std::vector<double>>());
     EXPECT_EQ(got.count, want["values"].size());
     EXPECT_NEAR(got.mean, want["mean"], 1e-9);
