@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/compression/compression_spec.h"
@@ -58,6 +59,12 @@ void ExpectSameLogits(const std::vector<float>& a, const std::vector<float>& b) 
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i)
     ASSERT_NEAR(a[i], b[i], LogitTolerance(DType::kBF16, BestCpuIsa())) << i;
+}
+
+// `token` is the best of `logits`; on a GPU, one that rounding may have made the best.
+void ExpectBest(const std::vector<float>& logits, int32_t token) {
+  const float slack = TestDevice() == "cpu" ? 0 : LogitTolerance(DType::kBF16, BestCpuIsa());
+  EXPECT_GE(logits[token], *std::max_element(logits.begin(), logits.end()) - slack);
 }
 
 TEST(Equality, OnePassOverEightPromptsIsEightPasses) {
@@ -121,7 +128,7 @@ TEST(Equality, DecodingIsPrefillOfTheGrowingPrompt) {
   for (int32_t token : decoded) {
     auto prefill = PrefillTogether(NeedleModel(), {{.ids = ids}});
     ASSERT_TRUE(prefill.ok());
-    EXPECT_EQ(Greedy((*prefill)[0].logits), token);
+    ExpectBest((*prefill)[0].logits, token);
     ids.push_back(token);
   }
 }
