@@ -1,6 +1,6 @@
 // Speed of the kernels beside what the device can do: kernel_bench [isa] [threads] [only these: substring],
-// or kernel_bench cuda [substring]. Percentages are of the read bandwidth or the arithmetic rate measured in
-// the same process.
+// or kernel_bench cuda [substring]; --json FILE anywhere keeps the figures. Percentages are of the read
+// bandwidth or the arithmetic rate measured in the same process.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +13,7 @@
 
 #include "kernels/backend.h"
 #include "tests/bench/bench_device.h"
+#include "tests/bench/bench_rows.h"
 
 namespace sluice {
 namespace {
@@ -20,8 +21,13 @@ namespace {
 // Names that fit, inputs, and a line of output per kernel.
 class Bench {
  public:
-  Bench(std::unique_ptr<BenchDevice> device, std::string only)
-      : device_(std::move(device)), only_(std::move(only)) {
+  Bench(std::unique_ptr<BenchDevice> device, std::string only, std::string json)
+      : device_(std::move(device)),
+        only_(std::move(only)),
+        rows_(std::move(json), {{"program", "kernel_bench"},
+                                {"device", device_->backend().description()},
+                                {"read_gb_s", device_->bandwidth() / 1e9},
+                                {"product_gf_s", device_->flops() / 1e9}}) {
     uint32_t state = 1;
     for (float& x : noise_) x = (state = state * 1664525u + 1013904223u) / 4294967296.f - 0.5f;
     std::printf("%s: %s\n", device_->backend().description().c_str(), device_->ceilings().c_str());
@@ -80,18 +86,22 @@ class Bench {
   void PrintBytes(const std::string& name, double seconds, double bytes) {
     std::printf("%-46s %10.1f us %7.1f GB/s  %3.0f %%\n", name.c_str(), seconds * 1e6, bytes / seconds / 1e9,
                 100 * bytes / seconds / device_->bandwidth());
+    rows_.Add({{"name", name}, {"us", seconds * 1e6}, {"mb", bytes / 1e6}, {"gb_s", bytes / seconds / 1e9}});
   }
   void PrintFlops(const std::string& name, double seconds, double flops) {
     std::printf("%-46s %10.1f us %7.1f GF/s  %3.0f %%\n", name.c_str(), seconds * 1e6, flops / seconds / 1e9,
                 100 * flops / seconds / device_->flops());
+    rows_.Add({{"name", name}, {"us", seconds * 1e6}, {"gf_s", flops / seconds / 1e9}});
   }
   void PrintTime(const std::string& name, double seconds) {
     std::printf("%-46s %10.1f us\n", name.c_str(), seconds * 1e6);
+    rows_.Add({{"name", name}, {"us", seconds * 1e6}});
   }
 
  private:
   const std::unique_ptr<BenchDevice> device_;
   const std::string only_;
+  BenchRows rows_;
   std::vector<float> noise_ = std::vector<float>((1 << 20) + 7);
 };
 
@@ -314,6 +324,7 @@ void BenchGpuShapes(Bench& b) {
   BenchSelect(b, 8);
   BenchDecode(b, {{32, 8, 128, 1, 1024, 3, 80, 256},
                   {32, 8, 128, 1, 8192, 3, 81, 256},
+                  {32, 8, 128, 1, 16384, 3, 68, 256},
                   {32, 8, 128, 1, 32768, 3, 62, 256},
                   {32, 8, 128, 1, 131072, 3, 65, 256},
                   {32, 8, 128, 8, 8192, 3, 81, 256},
@@ -328,25 +339,32 @@ void BenchGpuShapes(Bench& b) {
 
 int main(int argc, char** argv) {
   using namespace sluice;
-  if (argc > 1 && std::string(argv[1]) == "cuda") {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  std::string json;
+  if (const auto flag = std::find(args.begin(), args.end(), "--json"); args.end() - flag > 1) {
+    json = flag[1];
+    args.erase(flag, flag + 2);
+  }
+  args.resize(3);
+  if (args[0] == "cuda") {
     auto device = NewCudaBench();
     if (!device.ok()) {
       std::fprintf(stderr, "%s\n", std::string(device.status().message()).c_str());
       return 1;
     }
-    Bench bench(*std::move(device), argc > 2 ? argv[2] : "");
+    Bench bench(*std::move(device), args[1], json);
     BenchGpuShapes(bench);
     return 0;
   }
-  auto isa = argc > 1 ? ParseCpuIsa(argv[1]) : BestCpuIsa();
-  const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
+  auto isa = args[0].empty() ? BestCpuIsa() : ParseCpuIsa(args[0]);
+  const int threads = args[1].empty() ? 2 : std::atoi(args[1].c_str());
   if (!isa.ok() || !CpuSupports(*isa) || threads < 1) {
     std::fprintf(
         stderr,
-        "usage: kernel_bench cuda [substring]\n"
+        "usage: kernel_bench cuda [substring] [--json FILE]\n"
         "       kernel_bench [avx2|avx512|avx512_bf16, if this machine has it] [threads] [substring]\n");
     return 1;
   }
-  Bench bench(NewCpuBench(*isa, threads), argc > 3 ? argv[3] : "");
+  Bench bench(NewCpuBench(*isa, threads), args[2], json);
   BenchCpuShapes(bench);
 }

@@ -1,23 +1,27 @@
 // Speed of a whole model without servers: prefill of one prompt, decode steps of a batch.
-//   model_bench MODEL [--device cpu] [--threads 2] [--prompt 512,8192] [--preset full,rocketkv] [--budget
-//   512]
-//               [--batch 1,8] [--tokens 64]
+//   model_bench MODEL [--device cpu] [--threads 2] [--prompt 512,8192] [--preset full,rocketkv,tsp]
+//               [--budget 512] [--batch 1,8] [--tokens 64] [--no-attention] [--fill 8192] [--json FILE]
 // On a CPU prefill is shown as a share of the multiply-add rate and decode as one of the read bandwidth, both
-// measured in this process; a GPU's are kernel_bench's.
+// measured in this process; a GPU's are kernel_bench's. Every preset is set against `full`, where `full` ran
+// before it with the same prompt and batch.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "common/compression/compression_spec.h"
 #include "common/model/model_dir.h"
 #include "kernels/make_backend.h"
+#include "tests/bench/bench_rows.h"
+#include "tests/bench/bench_runs.h"
 #include "tests/bench/ceilings.h"
-#include "tests/support/local_engine.h"
 
 namespace sluice {
 namespace {
+
+using Json = nlohmann::json;
 
 template <class T>
 T Must(absl::StatusOr<T> value) {
@@ -27,22 +31,25 @@ T Must(absl::StatusOr<T> value) {
 }
 
 struct Options {
-  std::string path, device = "cpu", isa;
-  std::vector<std::string> presets = {"full"};
-  std::vector<int> prompts = {512}, batches = {1};
-  int threads = 2, tokens = 64, budget = 512, rounds = 3;
-  double kv_memory_gb = 0.5;
+  std::string path, device = "cpu", isa, json;
+  std::vector<std::string> presets = {"full"}, fill_presets = {"full", "rocketkv"};
+  std::vector<int> prompts = {512}, batches = {1}, fill;
+  RunOptions run;
+  double kv_memory_gb = 0.5, fill_memory_gb = 0;
+  bool no_attention = false;
 };
+
+template <class T>
+bool Contains(const std::vector<T>& list, const T& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
 
 // What the machine can do, per second; 0: not measured.
 struct Ceilings {
   double bytes = 0, flops = 0;
 };
 
-void PrintShare(double rate, double ceiling, const char* of) {
-  if (ceiling > 0) std::printf("  %3.0f %% (%s)", 100 * rate / ceiling, of);
-  std::printf("\n");
-}
+size_t Gib(double n) { return static_cast<size_t>(n * (1 << 30)); }
 
 // Multiplications of the matrices of all layers, one token's.
 double LinearParameters(const ModelShape& s) {
@@ -51,64 +58,127 @@ double LinearParameters(const ModelShape& s) {
   return s.n_layers * (qkv + o + 3.0 * s.hidden * s.intermediate);
 }
 
-void BenchPrompt(const Model& model, const Options& options, const Ceilings& ceilings,
-                 const std::string& preset, int prompt) {
-  const ModelShape& shape = model.shape();
-  const double linear = LinearParameters(shape), head = double{1} * shape.vocab * shape.hidden;
-  CompressionSpec spec;
-  spec.preset = preset;
-  if (preset != "full") spec.budget_tokens = options.budget;
-  LocalRequest request{.ids = {}, .gates = Must(ResolveFor(shape, spec, prompt, options.tokens))};
-  uint32_t state = 7;
-  for (int i = 0; i < prompt; ++i)
-    request.ids.push_back((state = state * 1664525u + 1013904223u) % std::min(shape.vocab, 8000));
+class ModelBench {
+ public:
+  ModelBench(const Model* model, MeteredBackend* backend, const Options& options, Ceilings ceilings)
+      : model_(*model),
+        backend_(*backend),
+        options_(options),
+        ceilings_(ceilings),
+        linear_(LinearParameters(model->shape())),
+        head_(double{1} * model->shape().vocab * model->shape().hidden),
+        rows_(options.json, {{"program", "model_bench"},
+                             {"model", model->shape().name},
+                             {"device", backend->description()},
+                             {"budget", options.run.budget},
+                             {"kv_memory_gb", options.kv_memory_gb}}) {}
 
-  double seconds = 1e30;
-  std::vector<LocalPrefill> prefill;
-  for (int round = 0; round < options.rounds; ++round) {
-    prefill.clear();
-    const double begin = BenchSeconds(options.threads);
-    prefill = Must(PrefillTogether(model, {request}));
-    seconds = std::min(seconds, BenchSeconds(options.threads) - begin);
-  }
-  const double attention = 2.0 * shape.n_layers * shape.n_q_heads * shape.head_dim * prompt * (prompt + 1.0);
-  const double flops = 2 * (linear * prompt + head) + attention;
-  std::printf("prefill %6d tokens, %-12s %17.1f ms %8.1f tokens/s %8.1f GF/s", prompt, preset.c_str(),
-              seconds * 1e3, prompt / seconds, flops / seconds / 1e9);
-  PrintShare(flops / seconds, ceilings.flops, "of the work of full");
-
-  for (int batch : options.batches) {
-    auto decoder =
-        Must(LocalDecoder::Create(model, batch, static_cast<size_t>(options.kv_memory_gb * (1 << 30))));
-    std::vector<std::unique_ptr<SequenceKv>> sequences;
-    std::vector<DecodeRow> rows;
-    for (int i = 0; i < batch; ++i) {
-      sequences.push_back(Must(decoder->Receive(prefill[0], request.gates, prompt)));
-      rows.push_back({.kv = sequences.back().get(),
-                      .selection = request.gates.selection.kind,
-                      .token = Greedy(prefill[0].logits),
-                      .position = LogicalLen(prompt),
-                      .wants_logits = false});
-    }
-    double step = 1e30;
-    for (int round = 0; round < options.rounds; ++round) {
-      const double begin = BenchSeconds(options.threads);
-      for (int i = 0; i < options.tokens; ++i) {
-        const std::vector<DecodeResult> results = Must(decoder->Step(rows));
-        for (int j = 0; j < batch; ++j) {
-          rows[j].token = results[j].best;
-          ++rows[j].position;
+  void Run() {
+    bool first = true;
+    for (int prompt : options_.prompts) {
+      for (const std::string& preset : options_.presets) {
+        const PrefillRun prefill = Prefill(preset, prompt);
+        if (std::exchange(first, false) && options_.no_attention) {
+          backend_.LeaveOutAttention(true);
+          for (int batch : options_.batches) Decode("none", prefill, batch);
+          backend_.LeaveOutAttention(false);
         }
+        for (int batch : options_.batches) Decode(preset, prefill, batch);
+        if (Contains(options_.fill, prompt) && Contains(options_.fill_presets, preset)) Fill(preset, prefill);
       }
-      step = std::min(step, (BenchSeconds(options.threads) - begin) / options.tokens);
     }
-    const double bytes = 2 * (linear + head);
-    std::printf("decode  %6d rows,   %-12s batch %3d %8.3f ms %8.1f tokens/s %8.1f GB/s", prompt,
-                preset.c_str(), batch, step * 1e3, batch / step, bytes / step / 1e9);
-    PrintShare(bytes / step, ceilings.bytes, "of weights alone");
-    std::fflush(stdout);
   }
-}
+
+ private:
+  PrefillRun Prefill(const std::string& preset, int prompt) {
+    const ModelShape& shape = model_.shape();
+    const ResolvedGates gates = Must(GatesOf(shape, preset, prompt, options_.run));
+    PrefillRun run = Must(RunPrefill(model_, backend_, gates, prompt, options_.run));
+    const double attention =
+        2.0 * shape.n_layers * shape.n_q_heads * shape.head_dim * prompt * (prompt + 1.0);
+    const double rate = (2 * (linear_ * prompt + head_) + attention) / run.seconds;
+    std::printf("prefill %6d tokens, %-12s %17.1f ms %8.1f tokens/s %8.1f GF/s", prompt, preset.c_str(),
+                run.seconds * 1e3, prompt / run.seconds, rate / 1e9);
+    PrintShare(rate, ceilings_.flops, "of the work of full");
+    std::printf("  gates %.2f %%", 100 * run.gate_seconds / run.seconds);
+    Finish({{"what", "prefill"},
+            {"preset", preset},
+            {"tokens", prompt},
+            {"ms", run.seconds * 1e3},
+            {"gates_ms", run.gate_seconds * 1e3}},
+           run.seconds);
+    return run;
+  }
+
+  void Decode(const std::string& preset, const PrefillRun& prefill, int size) {
+    auto batch = Must(DecodeBatch::Create(model_, prefill, size, options_.run));
+    for (int i = 0; i < size; ++i) {
+      const absl::Status status = batch->Add();
+      if (status.ok()) continue;
+      std::printf("decode  %6d rows,   %-12s batch %3d: %s\n", prefill.prompt, preset.c_str(), size,
+                  std::string(status.message()).c_str());
+      return;
+    }
+    PrintStep("decode", preset, prefill.prompt, *batch);
+  }
+
+  // As many sequences as the memory holds.
+  void Fill(const std::string& preset, const PrefillRun& prefill) {
+    constexpr int kMost = 512;
+    RunOptions run = options_.run;
+    run.memory = Gib(options_.fill_memory_gb > 0 ? options_.fill_memory_gb : options_.kv_memory_gb);
+    auto batch = Must(DecodeBatch::Create(model_, prefill, kMost, run));
+    absl::Status status;
+    while (batch->size() < kMost && (status = batch->Add()).ok()) continue;
+    if (batch->size() == 0 || (!status.ok() && !absl::IsResourceExhausted(status))) {
+      std::printf("fill    %6d rows,   %-12s %s\n", prefill.prompt, preset.c_str(),
+                  std::string(status.message()).c_str());
+      return;
+    }
+    PrintStep("fill", preset, prefill.prompt, *batch);
+  }
+
+  void PrintStep(const char* what, const std::string& preset, int prompt, DecodeBatch& batch) {
+    const double step = Must(batch.StepSeconds(/*blind=*/preset == "none"));
+    const double bytes = 2 * (linear_ + head_);
+    std::printf("%-7s %6d rows,   %-12s batch %3d %8.3f ms %8.1f tokens/s %8.1f GB/s", what, prompt,
+                preset.c_str(), batch.size(), step * 1e3, batch.size() / step, bytes / step / 1e9);
+    PrintShare(bytes / step, ceilings_.bytes, "of weights alone");
+    Json row = {{"what", what},          {"preset", preset}, {"context", preset == "none" ? 0 : prompt},
+                {"batch", batch.size()}, {"ms", step * 1e3}, {"tokens_s", batch.size() / step}};
+    // A filled memory holds another batch for every preset: tokens are compared, not steps.
+    Finish(std::move(row), *what == 'f' ? step / batch.size() : step);
+  }
+
+  static void PrintShare(double rate, double ceiling, const char* of) {
+    if (ceiling > 0) std::printf("  %3.0f %% (%s)", 100 * rate / ceiling, of);
+  }
+
+  // Sets a row against the same one of `full`, ends its line and keeps it.
+  void Finish(Json row, double seconds) {
+    std::string key = row["what"];
+    for (const char* field : {"tokens", "context"})
+      if (row.contains(field)) key += " " + row[field].dump();
+    if (row["what"] == "decode") key += " " + row["batch"].dump();
+    if (row["preset"] == "full") {
+      full_[key] = seconds;
+    } else if (const auto full = full_.find(key); full != full_.end()) {
+      row["over_full"] = full->second / seconds;
+      std::printf("  %.2f x full", full->second / seconds);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    rows_.Add(std::move(row));
+  }
+
+  const Model& model_;
+  MeteredBackend& backend_;
+  const Options& options_;
+  const Ceilings ceilings_;
+  const double linear_, head_;
+  std::map<std::string, double> full_;  // seconds
+  BenchRows rows_;
+};
 
 int Main(int argc, char** argv) {
   CLI::App app("Speed of one model, without servers");
@@ -116,28 +186,37 @@ int Main(int argc, char** argv) {
   app.add_option("model", options.path, "Hugging Face directory or GGUF file")->required();
   app.add_option("--device", options.device, "auto, cpu, cuda, cuda:<index>");
   app.add_option("--isa", options.isa, "avx2, avx512 or avx512_bf16; the best of this machine without it");
-  app.add_option("--threads", options.threads, "CPU threads");
+  app.add_option("--threads", options.run.threads, "CPU threads");
   app.add_option("--prompt", options.prompts, "tokens of the prompt")->delimiter(',');
   app.add_option("--batch", options.batches, "sequences of a decode step")->delimiter(',');
-  app.add_option("--tokens", options.tokens, "tokens to generate in a round");
-  app.add_option("--preset", options.presets, "compression presets")->delimiter(',');
-  app.add_option("--budget", options.budget, "kept tokens, where a preset has a budget");
-  app.add_option("--rounds", options.rounds, "runs, of which the fastest counts");
-  app.add_option("--kv-memory", options.kv_memory_gb, "GB of KV pages");
+  app.add_option("--tokens", options.run.tokens, "tokens to generate in a round")->check(CLI::PositiveNumber);
+  app.add_option("--preset", options.presets, "compression presets; tsp: propagation alone")->delimiter(',');
+  app.add_option("--budget", options.run.budget, "kept tokens, where a preset has a budget");
+  app.add_option("--rounds", options.run.rounds, "runs, of which the fastest counts")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--kv-memory", options.kv_memory_gb, "GiB of KV pages")->check(CLI::PositiveNumber);
+  app.add_flag("--no-attention", options.no_attention, "steps without attention too");
+  app.add_option("--fill", options.fill, "prompts with which every preset fills the KV memory")
+      ->delimiter(',');
+  app.add_option("--fill-memory", options.fill_memory_gb, "GiB that they fill; without it --kv-memory")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--json", options.json, "file for the figures");
   CLI11_PARSE(app, argc, argv);
+  options.run.memory = Gib(options.kv_memory_gb);
 
   const CpuIsa isa = options.isa.empty() ? BestCpuIsa() : Must(ParseCpuIsa(options.isa));
-  auto backend = Must(MakeBackend(options.device, {.isa = isa, .threads = options.threads}));
+  auto real = Must(MakeBackend(options.device, {.isa = isa, .threads = options.run.threads}));
+  MeteredBackend backend(real.get());
   const ModelFiles files = Must(OpenModel(options.path));
-  auto model = Must(Model::Load(files.shape, files.weights, backend.get(), {}));
-  std::printf("%s, %s\n", model->shape().name.c_str(), backend->description().c_str());
+  auto model = Must(Model::Load(files.shape, files.weights, &backend, {}));
+  std::printf("%s, %s\n", model->shape().name.c_str(), backend.description().c_str());
   Ceilings ceilings;
   if (options.device == "cpu") {
-    ceilings = {MeasureReadBandwidth(options.threads), MeasureFmaRate(options.threads, isa != CpuIsa::kAvx2)};
+    ceilings = {MeasureReadBandwidth(options.run.threads),
+                MeasureFmaRate(options.run.threads, isa != CpuIsa::kAvx2)};
     std::printf("read %.1f GB/s, f32 multiply-add %.1f GF/s\n", ceilings.bytes / 1e9, ceilings.flops / 1e9);
   }
-  for (int prompt : options.prompts)
-    for (const std::string& preset : options.presets) BenchPrompt(*model, options, ceilings, preset, prompt);
+  ModelBench(model.get(), &backend, options, ceilings).Run();
   return 0;
 }
 

@@ -90,14 +90,14 @@ absl::StatusOr<std::vector<LocalPrefill>> PrefillTogether(const Model& model,
 }
 
 absl::StatusOr<std::unique_ptr<LocalDecoder>> LocalDecoder::Create(const Model& model, int n_slots,
-                                                                   size_t memory_bytes) {
+                                                                   size_t memory_bytes, double bounds_share) {
   std::unique_ptr<LocalDecoder> decoder(new LocalDecoder(model));
   SLUICE_ASSIGN_OR_RETURN(decoder->cache_,
                           DecodeCache::Create(model.backend(), model.kv_shape(),
                                               {.n_slots = n_slots,
                                                .max_rows = model.shape().context,
                                                .memory_bytes = memory_bytes,
-                                               .bounds_share = 0.25,
+                                               .bounds_share = bounds_share,
                                                .sliding_windows = model.shape().sliding_window}));
   decoder->stepper_ = std::make_unique<DecodeStepper>(&model, decoder->cache_.get());
   return decoder;

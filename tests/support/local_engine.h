@@ -78,7 +78,8 @@ absl::StatusOr<std::vector<LocalPrefill>> PrefillTogether(const Model& model,
 class LocalDecoder {
  public:
   static absl::StatusOr<std::unique_ptr<LocalDecoder>> Create(const Model& model, int n_slots = 16,
-                                                              size_t memory_bytes = size_t{512} << 20);
+                                                              size_t memory_bytes = size_t{512} << 20,
+                                                              double bounds_share = 0.25);
   // Moves the kept rows into the cache.
   absl::StatusOr<std::unique_ptr<SequenceKv>> Receive(const LocalPrefill& prefill, const ResolvedGates& gates,
                                                       int prompt_rows);
