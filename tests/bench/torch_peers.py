@@ -90,13 +90,12 @@ def measure_gpt_fast(g, weights, report, args, caches, step, functions_of):
     from peers.decode import TUNED, DecodeStep, gpt_fast_seconds
     step = step or DecodeStep(g, weights, caches, 1, functions_of(TUNED))
     for context in args.gptfast:
-        for widen in (False, True):
-            if report.clock.left() < 0:
-                return
-            with report.step(f"gptfast, context {context}, widen {widen}"):
-                seconds = gpt_fast_seconds(g, step, caches, context, widen)
-                report.add(what="decode", style="gptfast" if widen else "gptfast bf16", linears="tuned", batch=1,
-                           context=context, ms=seconds * 1e3, attention="math, K and V repeated")
+        if report.clock.left() < 0:
+            return
+        with report.step(f"gptfast, context {context}"):
+            seconds = gpt_fast_seconds(g, step, caches, context)
+            report.add(what="decode", style="gptfast", linears="tuned", batch=1, context=context, ms=seconds * 1e3,
+                       attention="math, K and V repeated")
 
 
 def measure_prefill(g, weights, report, args):
@@ -108,15 +107,15 @@ def measure_prefill(g, weights, report, args):
         ids = torch.randint(g.vocab, (n,), device=weights.embed.device)
         for backend in ("cudnn", "flash"):
             for thin_after in (None, args.thin_after):
-                long = n > args.flash_up_to
-                if report.clock.left() < 0 or (backend == "flash" and (long or thin_after is not None)):
+                flash_too = n <= args.flash_up_to and thin_after is None
+                if report.clock.left() < 0 or (backend == "flash" and not flash_too):
                     continue
                 with report.step(f"prefill {n}, {backend}, thinned after {thin_after}"):
                     attend = causal_attention(backend)
                     # Two layers build plans and compile; a long prompt then runs once.
                     prefill.run(ids, attend, None if thin_after is None else 0, layers=2)
                     run = lambda: prefill.run(ids, attend, thin_after)
-                    seconds = seconds_of(run, repeats=1 if long else 3, warm=0 if long else 1)
+                    seconds = seconds_of(run, repeats=3, warm=1) if n <= 65536 else seconds_of(run, repeats=1, warm=0)
                     report.add(what="prefill", style="full" if thin_after is None else "tsp", tokens=n,
                                ms=seconds * 1e3, attention=backend)
                     prefill.cache = []

@@ -39,7 +39,7 @@ def check_model(report, device):
     k, v = layers[0]
     mask = torch.ones(1, 1, 1, len(ids), dtype=torch.bool, device=device)
     heads_first = (x.transpose(1, 2).contiguous() for x in (k, v))
-    repeated_error = decode.difference(decode.repeated_math(g, True)(q, *heads_first, mask),
+    repeated_error = decode.difference(decode.repeated_math(g)(q, *heads_first, mask),
                                        decode.plain_attention(g, q, k, v))
     report.add(what="check", prefill=prefill_error, step=step_error, packed=packed_error, repeated=repeated_error)
     return max(prefill_error, step_error, packed_error, repeated_error) < 1e-3

@@ -153,30 +153,26 @@ def choose_library(report, step, caches):
     step.library = times[min(times)] if times else "default"
 
 
-def repeated_math(g, widen):
+def repeated_math(g):
     """gpt-fast's attention: K and V repeated to all query heads, a mask over the whole cache, the math backend. Caches
-    are [batch, kv heads, context, d] there. widen: to f32, as today's backend does with bf16 unless told otherwise."""
+    are [batch, kv heads, context, d] there."""
 
     def attend(q, k, v, mask):
         batch, _, _, d = k.shape
         k = k.repeat_interleave(g.group, dim=1)
         v = v.repeat_interleave(g.group, dim=1)
-        queries = q.view(batch, g.q_heads, 1, d)
-        if widen:
-            queries, k, v = queries.float(), k.float(), v.float()
         with sdpa_kernel([SDPBackend.MATH]):
-            out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask)
-        return out.reshape(q.shape).to(q.dtype)
+            out = F.scaled_dot_product_attention(q.view(batch, g.q_heads, 1, d), k, v, attn_mask=mask)
+        return out.reshape(q.shape)
 
     return attend
 
 
-def gpt_fast_seconds(g, step, caches, context, widen):
+def gpt_fast_seconds(g, step, caches, context):
     shape = (step.batch, g.kv_heads, context, g.head_dim)
     layers = [(k[:step.batch * context].view(shape), v[:step.batch * context].view(shape))
               for k, v in zip(caches.k, caches.v)]
     mask = torch.ones(1, 1, 1, context, dtype=torch.bool, device=step.tokens.device)
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # or the backend itself widens, whatever is asked
-    attend = torch.compile(repeated_math(g, widen), dynamic=False, options=TUNED)
+    attend = torch.compile(repeated_math(g), dynamic=False, options=TUNED)
     step.place(context)
     return graph_seconds(lambda: step.run(lambda layer, q: attend(q, *layers[layer], mask)))
