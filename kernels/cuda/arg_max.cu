@@ -1,6 +1,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/views.h"
 
 namespace sluice {
@@ -34,6 +35,8 @@ __global__ void BestOfRow(const float* x, int64_t stride, int64_t n, Key* parts,
                           int32_t* out) {
   __shared__ Key shared[kThreads / kWarp];
   __shared__ bool last;
+  LetSuccessorStart();
+  WaitForPredecessor();
   const int64_t row = blockIdx.y;
   Key best = 0;
   for (int64_t i = blockIdx.x * kThreads + threadIdx.x; i < n; i += kParts * kThreads)
@@ -64,8 +67,8 @@ void CudaOps::ArgMax(TensorView x, TensorView out) {
   auto* parts = reinterpret_cast<Key*>(Reserve(rows * kParts * sizeof(Key)));
   unsigned* counters = Counters(rows);
   if (parts == nullptr || counters == nullptr) return;
-  BestOfRow<<<dim3(kParts, static_cast<unsigned>(rows)), kThreads, 0, stream_>>>(
-      x.as<float>(), x.stride[0], n, parts, counters, out.as<int32_t>());
+  LaunchEarly(BestOfRow, dim3(kParts, static_cast<unsigned>(rows)), kThreads, 0, stream_, x.as<float>(),
+              x.stride[0], n, parts, counters, out.as<int32_t>());
   Launched("ArgMax");
 }
 

@@ -5,18 +5,20 @@
 #include "common/base/status.h"
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/plain_attention.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace sluice {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kStageRows = 2048;               // places that shared memory holds at once
-constexpr int kPartRows = 2 * kWarps * kStep;  // a part's rows are a multiple of it
+constexpr int kWarps = 4;
+constexpr int kRingBytes = 64 << 10;           // of all warps, in shared memory
+constexpr int kPartRows = PagedKv::kPageRows;  // a part's rows are a multiple of it: a step for every warp
+static_assert(kPartRows == kWarps * kStep);
 
-// Two blocks a multiprocessor for one long sequence; more parts would only cost merging.
-constexpr int kMostParts = 256;
+// One block a multiprocessor for one long sequence; more parts would only cost merging.
+constexpr int kMostParts = 128;
 __host__ __device__ int MaxParts(int heads) { return heads >= kMostParts ? 1 : kMostParts / heads; }
 // A partial: o [group, d], max [group], sum [group], in whole 16 bytes.
 __host__ __device__ int64_t PartFloats(int group, int d) { return CeilDiv(group * (d + 2), 4) * 4; }
@@ -24,7 +26,7 @@ __host__ __device__ int RowsOfAPart(int n, int heads) {
   return static_cast<int>(CeilDiv(CeilDiv(n, MaxParts(heads)), kPartRows)) * kPartRows;
 }
 
-// The rows of one (entry, head), from the page table.
+// The rows of one (entry, head), from the page table: whole pages from that of the first row seen.
 struct Rows {
   const DecodeArgs& a;
   int unit, slot, head, first, begin, n;
@@ -33,12 +35,16 @@ struct Rows {
     unit = entry * a.cache.heads + head;
     slot = a.cache.slots[entry];
     begin = a.cache.Begin(slot, head);
-    first = begin / kStep * kStep;
+    first = begin / PagedKv::kPageRows * PagedKv::kPageRows;
     n = a.cache.Length(slot, head) - first;
     SLUICE_DEVICE_CHECK(begin >= 0 && begin < first + n);
   }
+  __device__ bool Seen(int i) const { return i < n && first + i >= begin; }
   // -1: not seen.
   __device__ int Place(int i) const { return first + i < begin ? -1 : a.cache.Place(slot, head, first + i); }
+  __device__ const int32_t* Pages() const {
+    return a.cache.page_table.At(slot, head) + first / PagedKv::kPageRows;
+  }
 };
 
 template <int kDim, int kTiles>
@@ -46,8 +52,8 @@ struct Shared {
   static constexpr int kHeads = 8 * kTiles;
   union {
     struct {
+      char ring[kRingBytes];
       uint4 q[kQueryFragments<kDim, kTiles>];
-      int places[kStageRows];
     };
     float o[kWarps][kHeads][kDim];      // after the last step
     float weights[kHeads][kMostParts];  // while parts are merged
@@ -75,7 +81,7 @@ __device__ void Finish(const DecodeArgs& a, const Rows& rows, int entry, int par
       }
     }
   }
-  __syncthreads();  // also: nobody reads places and q any more
+  __syncthreads();  // also: nobody reads the ring and q any more
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
@@ -157,30 +163,140 @@ __device__ void Finish(const DecodeArgs& a, const Rows& rows, int entry, int par
   }
 }
 
+// A warp's steps of rows [begin, end) through a ring in shared memory: K of a step, V of it, K of the next,
+// by asynchronous copies. Pieces of 16 bytes lie so that the lanes of a fragment meet no bank twice.
+template <int kDim>
+class StepRing {
+ public:
+  static constexpr int kSlotBytes = kStep * kDim * 2, kSlots = kRingBytes / kWarps / kSlotBytes;
+  static_assert(kSlots >= 2);
+
+  // begin: of a page.
+  __device__ StepRing(const Rows& rows, int begin, int end, char* ring)
+      : rows_(rows),
+        begin_(begin),
+        end_(end),
+        lane_(threadIdx.x % kWarp),
+        ring_(ring + threadIdx.x / kWarp * (kSlots * kSlotBytes)),
+        pages_(PagesOf(0)),
+        next_pages_(PagesOf(kWarp)) {
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) Fetch(i);
+  }
+  __device__ int RowOf(int step) const { return begin_ + (threadIdx.x / kWarp + step * kWarps) * kStep; }
+
+  __device__ void TakeKeys(KeyStep<kDim>& k) {
+    const char* slot = Wait();
+    const int g = lane_ / 4, t = lane_ % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int b = 0; b < kDim / 32; ++b)
+        k.x[b][half] = *reinterpret_cast<const uint4*>(slot + KeyOffset(8 * half + g, 4 * b + t));
+    Refill();
+  }
+  __device__ void TakeValues(ValueStep<kDim>& v) {
+    const char* slot = Wait();
+    const int g = lane_ / 4, t = lane_ % 4;
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int c = 0; c < kDim / 64; ++c)
+        v.x[j][c] = *reinterpret_cast<const uint4*>(slot + ValueOffset(v.RowOf(j, t), 8 * c + g));
+    Refill();
+  }
+
+ private:
+  static constexpr int kPieces = kDim / 8, kRowsAtOnce = kWarp / kPieces;
+
+  __device__ static uint32_t KeyOffset(int row, int piece) {
+    return row * (kDim * 2) + ((piece ^ ((row & 1) << 2)) << 4);
+  }
+  __device__ static uint32_t ValueOffset(int row, int piece) {
+    return row * (kDim * 2) + ((piece ^ ((row & 6))) << 4);
+  }
+  // The page of the lane's step of 32.
+  __device__ int PagesOf(int step) const {
+    const int row = RowOf(step + lane_);
+    return row < end_ ? rows_.Pages()[row / PagedKv::kPageRows] : 0;
+  }
+  __device__ const char* Wait() const {
+    WaitAsync<kSlots - 1>();
+    __syncwarp();  // all lanes' copies are here
+    return ring_ + slot_ * kSlotBytes;
+  }
+  __device__ void Refill() {
+    __syncwarp();  // all lanes have read the slot
+    Fetch(slot_);
+    if (++slot_ == kSlots) slot_ = 0;
+  }
+  __device__ void Fetch(int slot) {  // one group of copies, possibly empty
+    const int step = fetched_ / 2, row = RowOf(step);
+    const bool values = fetched_ % 2;
+    if (row < end_) {
+      if (!values) {
+        if (step % kWarp == 0 && step > 0) {
+          pages_ = next_pages_;
+          next_pages_ = PagesOf(step + kWarp);
+        }
+        const int page = __shfl_sync(kAllLanes, pages_, step % kWarp);
+        from_ = rows_.a.cache.K<Bf16>(page * (2 * PagedKv::kPageRows) + row % PagedKv::kPageRows);
+      }
+      const int first = lane_ / kPieces, piece = lane_ % kPieces;
+      const Bf16* from = from_ + (values ? PagedKv::kPageRows * kDim : 0) + first * kDim + piece * 8;
+      const uint32_t to = SharedAddress(ring_) + slot * kSlotBytes;
+#pragma unroll
+      for (int i = 0; i < kStep / kRowsAtOnce; ++i) {
+        const int r = first + i * kRowsAtOnce;
+        CopyAsync16(to + (values ? ValueOffset(r, piece) : KeyOffset(r, piece)),
+                    from + i * kRowsAtOnce * kDim, rows_.Seen(row + r));
+      }
+    }
+    CommitAsync();
+    ++fetched_;
+  }
+
+  const Rows& rows_;
+  const int begin_, end_, lane_;
+  const char* const ring_;
+  int pages_, next_pages_;  // of the lane's step of this 32 and of the next
+  int fetched_ = 0, slot_ = 0;
+  const Bf16* from_ = nullptr;
+};
+
 // grid (parts at most, heads, batch).
 template <int kDim, int kTiles>
 __global__ __launch_bounds__(kWarps* kWarp,
-                             kTiles == 1 ? 2 : 1) void AttendParts(const __grid_constant__ DecodeArgs a) {
-  extern __shared__ __align__(16) char memory[];
+                             kTiles == 1 ? 3 : 1) void AttendParts(const __grid_constant__ DecodeArgs a) {
+  extern __shared__ __align__(128) char memory[];
   auto& shared = *reinterpret_cast<Shared<kDim, kTiles>*>(memory);
+  LetSuccessorStart();
+  WaitForPredecessor();
   const int part = blockIdx.x, entry = blockIdx.z;
   const Rows rows(a, entry, blockIdx.y);
   const int part_rows = RowsOfAPart(rows.n, a.cache.heads);
   const int n_parts = static_cast<int>(CeilDiv(rows.n, part_rows));
   if (part >= n_parts) return;
 
-  const float* q = a.q + entry * a.q_stride + rows.head * a.group * kDim;
-  SplitQueries<kDim, kTiles>(q, a.group, shared.q);
-  const float scale = kLog2E / sqrtf(static_cast<float>(kDim));
   const int begin = part * part_rows, end = min(rows.n, begin + part_rows);
+  StepRing<kDim> ring(rows, begin, end, shared.ring);
+  SplitQueries<kDim, kTiles>(a.q + entry * a.q_stride + rows.head * a.group * kDim, a.group, shared.q);
+  __syncthreads();
+  const float scale = kLog2E / sqrtf(static_cast<float>(kDim));
+  const int g = threadIdx.x % kWarp / 4;
   WarpState<kDim, kTiles> state;
-  for (int stage = begin; stage < end; stage += kStageRows) {
-    const int n = min(kStageRows, end - stage);
-    __syncthreads();
-    for (int i = threadIdx.x; i < CeilDiv(n, kStep) * kStep; i += kWarps * kWarp)
-      shared.places[i] = i < n ? rows.Place(stage + i) : -1;
-    __syncthreads();
-    AttendStaged<kDim, kTiles, kWarps>(a.cache, shared.places, n, shared.q, scale, state);
+#pragma unroll 1
+  for (int step = 0; ring.RowOf(step) < end; ++step) {
+    const int row = ring.RowOf(step) + g;
+    float s[kTiles][4];
+    {
+      KeyStep<kDim> k;
+      ring.TakeKeys(k);
+      ScoreStep<kDim, kTiles>(k, shared.q, s);
+    }
+    ValueStep<kDim> v;
+    ring.TakeValues(v);
+    WeighStep<kDim, kTiles>(v, s, rows.Seen(row), rows.Seen(row + 8), scale, state);
   }
   Finish<kDim, kTiles>(a, rows, entry, part, n_parts, scale, state, shared);
 }
@@ -207,7 +323,7 @@ void Start(const DecodeArgs& a, cudaStream_t stream) {
   constexpr size_t kBytes = sizeof(Shared<kDim, kTiles>);
   cudaFuncSetAttribute(AttendParts<kDim, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const dim3 grid(MaxParts(a.cache.heads), a.cache.heads, a.batch);
-  AttendParts<kDim, kTiles><<<grid, kWarps * kWarp, kBytes, stream>>>(a);
+  LaunchEarly(AttendParts<kDim, kTiles>, grid, kWarps * kWarp, kBytes, stream, a);
 }
 
 template <class T>

@@ -68,98 +68,124 @@ __device__ inline uint32_t Word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Steps warp, warp + kWarps, ... over `rows` staged places (-1: not seen; whole steps are staged). Keys are
-// the A of the first product and values, transposed, the A of the second: both go from global memory straight
-// into fragments, 16 bytes a lane. q holds the queries as two bf16 parts, and weights are split so too:
-// products keep 16 bits of each.
+// 16 rows of K and of V as a warp's fragments. Of K row 8 half + g at columns 32 b + 8 t .. + 7; of V rows
+// 2t, 2t + 1, 2t + 8, 2t + 9 at columns 64 c + 8 g .. + 7.
+template <int kDim>
+struct KeyStep {
+  uint4 x[kDim / 32][2];
+};
+template <int kDim>
+struct ValueStep {
+  uint4 x[4][kDim / 64];
+  __device__ static int RowOf(int j, int t) { return 2 * t + j % 2 + j / 2 * 8; }
+};
+
+// Scores of a step: of row g for heads 2t and 2t + 1, then of row g + 8. Keys are the A of the product; q
+// holds the queries as two bf16 parts.
+template <int kDim, int kTiles>
+__device__ void ScoreStep(const KeyStep<kDim>& k, const uint4* q, float (&s)[kTiles][4]) {
+  constexpr int kBlocks = kDim / 32;
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    float low[4] = {};  // with the low parts: two chains of products side by side
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[i][c] = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const uint4 x = q[(i * kBlocks + b) * kWarp + lane];
+      const uint4 y = q[((kTiles + i) * kBlocks + b) * kWarp + lane];
+      MmaBf16(s[i], k.x[b][0].x, k.x[b][1].x, k.x[b][0].y, k.x[b][1].y, x.x, x.y);
+      MmaBf16(low, k.x[b][0].x, k.x[b][1].x, k.x[b][0].y, k.x[b][1].y, y.x, y.y);
+      MmaBf16(s[i], k.x[b][0].z, k.x[b][1].z, k.x[b][0].w, k.x[b][1].w, x.z, x.w);
+      MmaBf16(low, k.x[b][0].z, k.x[b][1].z, k.x[b][0].w, k.x[b][1].w, y.z, y.w);
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[i][c] += low[c];
+  }
+}
+
+// Values, transposed, are the A of the second product. Weights are split into two bf16 parts as queries are:
+// products keep 16 bits of each. seen0, seen1: rows g and g + 8.
+template <int kDim, int kTiles>
+__device__ void WeighStep(const ValueStep<kDim>& v, const float (&s)[kTiles][4], bool seen0, bool seen1,
+                          float scale, WarpState<kDim, kTiles>& state) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    uint32_t high[2], low[2];  // weights as B fragments: rows 0-7 and 8-15
+    float p[4], shrink[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float s0 = seen0 ? s[i][c] : kMinusInfinity, s1 = seen1 ? s[i][2 + c] : kMinusInfinity;
+      float top = fmaxf(s0, s1);
+#pragma unroll
+      for (int step_lane = 4; step_lane < kWarp; step_lane *= 2)
+        top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step_lane));
+      const float old = state.max[i][c], now = fmaxf(old, top);
+      const float base = now == kMinusInfinity ? 0 : now * scale;
+      p[c] = Exp2(s0 * scale - base);
+      p[2 + c] = Exp2(s1 * scale - base);
+      shrink[c] = Exp2(old * scale - base);
+      state.max[i][c] = now;
+      state.sum[i][c] = state.sum[i][c] * shrink[c] + (p[c] + p[2 + c]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t pair = PackBf16(p[2 * half], p[2 * half + 1]);
+      high[half] = Transpose8x8(pair);
+      low[half] = Transpose8x8(PackBf16(p[2 * half] - LowBf16(pair), p[2 * half + 1] - HighBf16(pair)));
+    }
+#pragma unroll
+    for (int tile = 0; tile < kDim / 16; ++tile) {
+      float(&o)[4] = state.o[tile][i];
+      o[0] *= shrink[0];
+      o[1] *= shrink[1];
+      o[2] *= shrink[0];
+      o[3] *= shrink[1];
+      const uint32_t w0 = Word(v.x[0][tile / 4], tile % 4), w1 = Word(v.x[1][tile / 4], tile % 4),
+                     w2 = Word(v.x[2][tile / 4], tile % 4), w3 = Word(v.x[3][tile / 4], tile % 4);
+      const uint32_t a0 = __byte_perm(w0, w1, 0x5410), a1 = __byte_perm(w0, w1, 0x7632),
+                     a2 = __byte_perm(w2, w3, 0x5410), a3 = __byte_perm(w2, w3, 0x7632);
+      MmaBf16(o, a0, a1, a2, a3, high[0], high[1]);
+      MmaBf16(o, a0, a1, a2, a3, low[0], low[1]);
+    }
+  }
+}
+
+// Steps warp, warp + kWarps, ... over `rows` staged places (-1: not seen; whole steps are staged): 16 bytes a
+// lane from global memory straight into fragments.
 template <int kDim, int kTiles, int kWarps>
 __device__ void AttendStaged(const PagedCache& cache, const int* places, int rows, const uint4* q,
                              float scale, WarpState<kDim, kTiles>& state) {
-  constexpr int kBlocks = kDim / 32, kChunks = kDim / 64;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const int steps = (rows + kStep - 1) / kStep;
   const uint4 zero = make_uint4(0, 0, 0, 0);
 
-  uint4 k[kBlocks][2];
+  KeyStep<kDim> k;
   auto load_keys = [&](int step) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int place = places[step * kStep + 8 * half + g];
       const Bf16* row = cache.K<Bf16>(max(place, 0)) + 8 * t;
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) k[b][half] = place >= 0 ? LoadStream(row + 32 * b) : zero;
+      for (int b = 0; b < kDim / 32; ++b) k.x[b][half] = place >= 0 ? LoadStream(row + 32 * b) : zero;
     }
   };
   if (warp < steps) load_keys(warp);
   for (int step = warp; step < steps; step += kWarps) {
-    uint4 v[4][kChunks];  // rows 2t, 2t + 1, 2t + 8, 2t + 9; dims g * 8 .. + 7 of every 64
+    ValueStep<kDim> v;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int place = places[step * kStep + 2 * t + j % 2 + j / 2 * 8];
+      const int place = places[step * kStep + v.RowOf(j, t)];
       const Bf16* row = cache.V<Bf16>(max(place, 0)) + 8 * g;
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) v[j][c] = place >= 0 ? LoadStream(row + 64 * c) : zero;
+      for (int c = 0; c < kDim / 64; ++c) v.x[j][c] = place >= 0 ? LoadStream(row + 64 * c) : zero;
     }
     const bool seen0 = places[step * kStep + g] >= 0, seen1 = places[step * kStep + 8 + g] >= 0;
-
-    float s[kTiles][4] = {};
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      float low[4] = {};  // with the low parts: two chains of products side by side
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const uint4 x = q[(i * kBlocks + b) * kWarp + lane];
-        const uint4 y = q[((kTiles + i) * kBlocks + b) * kWarp + lane];
-        MmaBf16(s[i], k[b][0].x, k[b][1].x, k[b][0].y, k[b][1].y, x.x, x.y);
-        MmaBf16(low, k[b][0].x, k[b][1].x, k[b][0].y, k[b][1].y, y.x, y.y);
-        MmaBf16(s[i], k[b][0].z, k[b][1].z, k[b][0].w, k[b][1].w, x.z, x.w);
-        MmaBf16(low, k[b][0].z, k[b][1].z, k[b][0].w, k[b][1].w, y.z, y.w);
-      }
-#pragma unroll
-      for (int c = 0; c < 4; ++c) s[i][c] += low[c];
-    }
+    float s[kTiles][4];
+    ScoreStep<kDim, kTiles>(k, q, s);
     if (step + kWarps < steps) load_keys(step + kWarps);
-
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      uint32_t high[2], low[2];  // weights as B fragments: rows 0-7 and 8-15
-      float p[4], shrink[2];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const float s0 = seen0 ? s[i][c] : kMinusInfinity, s1 = seen1 ? s[i][2 + c] : kMinusInfinity;
-        float top = fmaxf(s0, s1);
-#pragma unroll
-        for (int step_lane = 4; step_lane < kWarp; step_lane *= 2)
-          top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step_lane));
-        const float old = state.max[i][c], now = fmaxf(old, top);
-        const float base = now == kMinusInfinity ? 0 : now * scale;
-        p[c] = Exp2(s0 * scale - base);
-        p[2 + c] = Exp2(s1 * scale - base);
-        shrink[c] = Exp2(old * scale - base);
-        state.max[i][c] = now;
-        state.sum[i][c] = state.sum[i][c] * shrink[c] + (p[c] + p[2 + c]);
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t pair = PackBf16(p[2 * half], p[2 * half + 1]);
-        high[half] = Transpose8x8(pair);
-        low[half] = Transpose8x8(PackBf16(p[2 * half] - LowBf16(pair), p[2 * half + 1] - HighBf16(pair)));
-      }
-#pragma unroll
-      for (int tile = 0; tile < kDim / 16; ++tile) {
-        float(&o)[4] = state.o[tile][i];
-        o[0] *= shrink[0];
-        o[1] *= shrink[1];
-        o[2] *= shrink[0];
-        o[3] *= shrink[1];
-        const uint32_t w0 = Word(v[0][tile / 4], tile % 4), w1 = Word(v[1][tile / 4], tile % 4),
-                       w2 = Word(v[2][tile / 4], tile % 4), w3 = Word(v[3][tile / 4], tile % 4);
-        const uint32_t a0 = __byte_perm(w0, w1, 0x5410), a1 = __byte_perm(w0, w1, 0x7632),
-                       a2 = __byte_perm(w2, w3, 0x5410), a3 = __byte_perm(w2, w3, 0x7632);
-        MmaBf16(o, a0, a1, a2, a3, high[0], high[1]);
-        MmaBf16(o, a0, a1, a2, a3, low[0], low[1]);
-      }
-    }
+    WeighStep<kDim, kTiles>(v, s, seen0, seen1, scale, state);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/decode_tile.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/hsa_layout.cuh"
 #include "kernels/cuda/hsa_scores.cuh"
 #include "kernels/cuda/paged_cache.cuh"
@@ -259,7 +260,9 @@ __global__ __cluster_dims__(kBlocks)
   const int heads = kPlain ? group : kTileHeads * kTiles, dims = d / kBlocks;  // of parts
   auto&& s = HsaShared<kDim, kTiles, kBlocks>::At(memory, group, d);
 
+  LetSuccessorStart();
   ClusterArrive();
+  WaitForPredecessor();
   for (int index = cluster; index < a.n_units; index += n_clusters) {
     const int entry = index / a.cache.heads, head = index % a.cache.heads;
     const int slot = a.cache.slots[entry];
@@ -368,7 +371,7 @@ cudaError_t Start(const HsaArgs& a, int n_clusters, cudaStream_t stream) {
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (error == cudaSuccess)
-    kernel<<<n_clusters * kBlocks, kHsaWarps<kDim, kBlocks> * kWarp, bytes, stream>>>(a);
+    LaunchEarly(kernel, n_clusters * kBlocks, kHsaWarps<kDim, kBlocks> * kWarp, bytes, stream, a);
   return error;
 }
 
