@@ -25,7 +25,7 @@ __global__ void FadingWeights(float reach, int n, float* weights) {
   if (d < n) weights[d] = static_cast<float>(exp(-static_cast<double>(d) / reach));
 }
 
-// As PoolWindows: the best of every row in reach, faded by its distance.
+// As PoolWindows: the best of every row in reach, faded by its distance. Any reach.
 __global__ void Fade(const float* scores, int64_t stride, int64_t n, const float* after, int n_after,
                      const float* before, int n_before, float* out, int64_t out_stride) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
@@ -39,6 +39,56 @@ __global__ void Fade(const float* scores, int64_t stride, int64_t n, const float
 #pragma unroll 4
   for (int d = 1; d < right; ++d) y = fmaxf(y, x[i + d] * before[d]);
   out[blockIdx.y * out_stride + i] = y;
+}
+
+constexpr int kFadeRows = 2048;  // outputs of a block
+constexpr int kFadeThreads = 512;
+constexpr int kMostHalo = 10240;  // rows that a block reads beyond its own: what fits into shared memory
+
+// best[i] = the best of distances [0, reach] towards smaller (step -1) or greater rows, faded, in place of
+// x[i]: windows double until two of them, overlapping, cover the reach. A maximum does not mind what it sees
+// twice. other: room for as much. Returns which of the two holds the result.
+__device__ float* FadeOneWay(float* x, float* other, int n, int step, int distances, float reach) {
+  auto widen = [&](int by) {
+    const float weight = static_cast<float>(exp(-static_cast<double>(by) / reach));
+    for (int i = threadIdx.x; i < n; i += kFadeThreads) {
+      const int j = i + step * by;
+      other[i] = j >= 0 && j < n ? fmaxf(x[i], x[j] * weight) : x[i];
+    }
+    __syncthreads();
+    float* result = other;
+    other = x;
+    x = result;
+  };
+  int width = 1;
+  for (; 2 * width <= distances; width *= 2) widen(width);
+  if (width < distances) widen(distances - width);
+  return x;
+}
+
+// grid (n / kFadeRows, heads). n_after, n_before: distances with a weight, 0 among them.
+__global__ __launch_bounds__(kFadeThreads) void FadeTile(const float* scores, int64_t stride, int64_t n,
+                                                         float after, int n_after, float before, int n_before,
+                                                         float* out, int64_t out_stride) {
+  extern __shared__ float memory[];
+  const int rows = n_after - 1 + kFadeRows + n_before - 1;
+  const int64_t first = blockIdx.x * int64_t{kFadeRows} - (n_after - 1);
+  const float* x = scores + blockIdx.y * stride;
+  float *a = memory, *b = memory + rows, *best = memory + 2 * rows;
+  auto load = [&] {
+    for (int i = threadIdx.x; i < rows; i += kFadeThreads)
+      a[i] = first + i >= 0 && first + i < n ? x[first + i] : kMinusInfinity;
+    __syncthreads();
+  };
+  load();
+  const float* behind = FadeOneWay(a, b, rows, -1, n_after, after);
+  for (int i = threadIdx.x; i < kFadeRows; i += kFadeThreads) best[i] = behind[n_after - 1 + i];
+  __syncthreads();
+  load();
+  const float* ahead = FadeOneWay(a, b, rows, 1, n_before, before);
+  for (int i = threadIdx.x; i < kFadeRows; i += kFadeThreads)
+    if (const int64_t row = blockIdx.x * int64_t{kFadeRows} + i; row < n)
+      out[blockIdx.y * out_stride + row] = fmaxf(best[i], ahead[n_after - 1 + i]);
 }
 
 }  // namespace
@@ -56,6 +106,15 @@ void CudaOps::Pool(TensorView scores, const Pooling& pooling, TensorView out) {
       return static_cast<int>(32.0 * reach < n - 1 ? 32.0 * reach : n - 1) + 1;
     };
     const int n_after = weights_of(pooling.after), n_before = weights_of(pooling.before);
+    if (const int halo = n_after + n_before - 2; halo <= kMostHalo) {
+      const int bytes = (2 * (halo + kFadeRows) + kFadeRows) * static_cast<int>(sizeof(float));
+      cudaFuncSetAttribute(FadeTile, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      FadeTile<<<dim3(CeilDiv(n, kFadeRows), heads), kFadeThreads, bytes, stream_>>>(
+          scores.as<float>(), scores.stride[0], n, pooling.after, n_after, pooling.before, n_before,
+          out.as<float>(), out.stride[0]);
+      Launched("Pool");
+      return;
+    }
     float* after = reinterpret_cast<float*>(Reserve((n_after + n_before) * sizeof(float)));
     if (after == nullptr) return;
     float* before = after + n_after;
