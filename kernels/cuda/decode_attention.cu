@@ -13,17 +13,19 @@ namespace sluice {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kRingBytes = 64 << 10;           // of all warps, in shared memory
-constexpr int kPartRows = PagedKv::kPageRows;  // a part's rows are a multiple of it: a step for every warp
-static_assert(kPartRows == kWarps * kStep);
+// Rings of all warps of a block, in shared memory: where a multiprocessor has one block, that needs more
+// bytes on their way than each of several.
+constexpr int kDeepRing = 64 << 10, kShallowRing = 32 << 10;
 
 // One block a multiprocessor for one long sequence; more parts would only cost merging.
 constexpr int kMostParts = 128;
 __host__ __device__ int MaxParts(int heads) { return heads >= kMostParts ? 1 : kMostParts / heads; }
 // A partial: o [group, d], max [group], sum [group], in whole 16 bytes.
 __host__ __device__ int64_t PartFloats(int group, int d) { return CeilDiv(group * (d + 2), 4) * 4; }
-__host__ __device__ int RowsOfAPart(int n, int heads) {
-  return static_cast<int>(CeilDiv(CeilDiv(n, MaxParts(heads)), kPartRows)) * kPartRows;
+// Whole pages, and a step for every warp; short rows come with few heads, which have many parts.
+__device__ int RowsOfAPart(int n, int heads, int d) {
+  const int least = (d > 64 ? 1 : 4) * PagedKv::kPageRows;
+  return static_cast<int>(CeilDiv(CeilDiv(n, MaxParts(heads)), least)) * least;
 }
 
 // The rows of one (entry, head), from the page table: whole pages from that of the first row seen.
@@ -31,9 +33,8 @@ struct Rows {
   const DecodeArgs& a;
   int unit, slot, head, first, begin, n;
 
-  __device__ Rows(const DecodeArgs& args, int entry, int kv_head) : a(args), head(kv_head) {
-    unit = entry * a.cache.heads + head;
-    slot = a.cache.slots[entry];
+  __device__ Rows(const DecodeArgs& args, int entry, int kv_head, int of_slot)
+      : a(args), unit(entry * args.cache.heads + kv_head), slot(of_slot), head(kv_head) {
     begin = a.cache.Begin(slot, head);
     first = begin / PagedKv::kPageRows * PagedKv::kPageRows;
     n = a.cache.Length(slot, head) - first;
@@ -47,12 +48,12 @@ struct Rows {
   }
 };
 
-template <int kDim, int kTiles>
+template <int kDim, int kTiles, int kRing>
 struct Shared {
   static constexpr int kHeads = 8 * kTiles;
   union {
     struct {
-      char ring[kRingBytes];
+      char ring[kRing];
       uint4 q[kQueryFragments<kDim, kTiles>];
     };
     float o[kWarps][kHeads][kDim];      // after the last step
@@ -63,9 +64,9 @@ struct Shared {
 };
 
 // o of all warps -> out, or this part's partial: o [group, d], max [group], sum [group].
-template <int kDim, int kTiles>
+template <int kDim, int kTiles, int kRing>
 __device__ void Finish(const DecodeArgs& a, const Rows& rows, int entry, int part, int n_parts, float scale,
-                       WarpState<kDim, kTiles>& state, Shared<kDim, kTiles>& shared) {
+                       WarpState<kDim, kTiles>& state, Shared<kDim, kTiles, kRing>& shared) {
   constexpr int kThreads = kWarps * kWarp;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -165,10 +166,10 @@ __device__ void Finish(const DecodeArgs& a, const Rows& rows, int entry, int par
 
 // A warp's steps of rows [begin, end) through a ring in shared memory: K of a step, V of it, K of the next,
 // by asynchronous copies. Pieces of 16 bytes lie so that the lanes of a fragment meet no bank twice.
-template <int kDim>
+template <int kDim, int kRing>
 class StepRing {
  public:
-  static constexpr int kSlotBytes = kStep * kDim * 2, kSlots = kRingBytes / kWarps / kSlotBytes;
+  static constexpr int kSlotBytes = kStep * kDim * 2, kSlots = kRing / kWarps / kSlotBytes;
   static_assert(kSlots >= 2);
 
   // begin: of a page.
@@ -265,21 +266,22 @@ class StepRing {
 };
 
 // grid (parts at most, heads, batch).
-template <int kDim, int kTiles>
-__global__ __launch_bounds__(kWarps* kWarp,
-                             kTiles == 1 ? 3 : 1) void AttendParts(const __grid_constant__ DecodeArgs a) {
+template <int kDim, int kTiles, int kRing>
+__global__ __launch_bounds__(kWarps* kWarp, kRing == kDeepRing || kTiles > 1
+                                                ? 2
+                                                : 4) void AttendParts(const __grid_constant__ DecodeArgs a) {
   extern __shared__ __align__(128) char memory[];
-  auto& shared = *reinterpret_cast<Shared<kDim, kTiles>*>(memory);
+  auto& shared = *reinterpret_cast<Shared<kDim, kTiles, kRing>*>(memory);
   LetSuccessorStart();
+  const int part = blockIdx.x, entry = blockIdx.z, slot = a.cache.slots[entry];  // no kernel writes slots
   WaitForPredecessor();
-  const int part = blockIdx.x, entry = blockIdx.z;
-  const Rows rows(a, entry, blockIdx.y);
-  const int part_rows = RowsOfAPart(rows.n, a.cache.heads);
+  const Rows rows(a, entry, blockIdx.y, slot);
+  const int part_rows = RowsOfAPart(rows.n, a.cache.heads, kDim);
   const int n_parts = static_cast<int>(CeilDiv(rows.n, part_rows));
   if (part >= n_parts) return;
 
   const int begin = part * part_rows, end = min(rows.n, begin + part_rows);
-  StepRing<kDim> ring(rows, begin, end, shared.ring);
+  StepRing<kDim, kRing> ring(rows, begin, end, shared.ring);
   SplitQueries<kDim, kTiles>(a.q + entry * a.q_stride + rows.head * a.group * kDim, a.group, shared.q);
   __syncthreads();
   const float scale = kLog2E / sqrtf(static_cast<float>(kDim));
@@ -306,7 +308,7 @@ template <class T>
 __global__ __launch_bounds__(kPlainThreads) void AttendPlainRows(const __grid_constant__ DecodeArgs a) {
   extern __shared__ float floats[];
   const int entry = blockIdx.y, d = a.cache.d;
-  const Rows rows(a, entry, blockIdx.x);
+  const Rows rows(a, entry, blockIdx.x, a.cache.slots[entry]);
   const PlainShared shared(floats, a.group, d);
   const float* q = a.q + entry * a.q_stride + rows.head * a.group * d;
   for (int i = threadIdx.x; i < a.group * d; i += kPlainThreads) shared.q[i] = q[i];
@@ -318,12 +320,18 @@ __global__ __launch_bounds__(kPlainThreads) void AttendPlainRows(const __grid_co
                  [](int, float) {});
 }
 
+template <int kDim, int kTiles, int kRing>
+void Start(const DecodeArgs& a, dim3 grid, cudaStream_t stream) {
+  constexpr size_t kBytes = sizeof(Shared<kDim, kTiles, kRing>);
+  cudaFuncSetAttribute(AttendParts<kDim, kTiles, kRing>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  LaunchEarly(AttendParts<kDim, kTiles, kRing>, grid, kWarps * kWarp, kBytes, stream, a);
+}
 template <int kDim, int kTiles>
-void Start(const DecodeArgs& a, cudaStream_t stream) {
-  constexpr size_t kBytes = sizeof(Shared<kDim, kTiles>);
-  cudaFuncSetAttribute(AttendParts<kDim, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+void Start(const DecodeArgs& a, int n_sms, cudaStream_t stream) {
   const dim3 grid(MaxParts(a.cache.heads), a.cache.heads, a.batch);
-  LaunchEarly(AttendParts<kDim, kTiles>, grid, kWarps * kWarp, kBytes, stream, a);
+  const bool alone = int64_t{grid.x} * grid.y * grid.z <= n_sms;
+  alone ? Start<kDim, kTiles, kDeepRing>(a, grid, stream)
+        : Start<kDim, kTiles, kShallowRing>(a, grid, stream);
 }
 
 template <class T>
@@ -340,13 +348,13 @@ int64_t DecodeScratchFloats(int batch, int heads, int group, int d) {
   return int64_t{batch} * heads * MaxParts(heads) * PartFloats(group, d);
 }
 
-void DecodeAttention(const DecodeArgs& a, cudaStream_t stream) {
+void DecodeAttention(const DecodeArgs& a, int n_sms, cudaStream_t stream) {
   const int d = a.cache.d;
   if (a.dtype == DType::kBF16 && (d == 64 || d == 128) && a.group <= 16) {
     if (a.group <= 8) {
-      d == 64 ? Start<64, 1>(a, stream) : Start<128, 1>(a, stream);
+      d == 64 ? Start<64, 1>(a, n_sms, stream) : Start<128, 1>(a, n_sms, stream);
     } else {
-      d == 64 ? Start<64, 2>(a, stream) : Start<128, 2>(a, stream);
+      d == 64 ? Start<64, 2>(a, n_sms, stream) : Start<128, 2>(a, n_sms, stream);
     }
   } else {
     a.dtype == DType::kBF16 ? StartPlain<Bf16>(a, stream) : StartPlain<float>(a, stream);

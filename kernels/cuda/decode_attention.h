@@ -24,6 +24,6 @@ struct DecodeArgs {
 };
 
 int64_t DecodeScratchFloats(int batch, int heads, int group, int d);
-void DecodeAttention(const DecodeArgs& args, cudaStream_t stream);
+void DecodeAttention(const DecodeArgs& args, int n_sms, cudaStream_t stream);
 
 }  // namespace sluice

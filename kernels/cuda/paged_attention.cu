@@ -24,7 +24,7 @@ void CudaOps::PagedAttention(TensorView q, const PagedKv& cache, TensorView out)
                            group,
                            reinterpret_cast<float*>(partials),
                            counters};
-  DecodeAttention(args, stream_);
+  DecodeAttention(args, device_.n_sms, stream_);
   Launched("PagedAttention");
 }
 
