@@ -143,18 +143,19 @@ class Ops {
   virtual void Embed(const Matrix& table, TensorView ids, TensorView out) = 0;
 
   // out = x / sqrt(mean(x^2) + eps) * weight over the last dimension. x, out [n, c] or [n, heads, c] f32;
-  // weight [c] f32.
+  // weight [c] f32. out [n, c] may be Backend::product_input() as well.
   virtual void RmsNorm(TensorView x, TensorView weight, float eps, TensorView out) = 0;
 
-  // out (+)= x w^T + bias. x [n, cols] f32, out [n, rows] f32, bias [rows] f32 or empty; accumulate adds to
-  // out.
+  // out (+)= x w^T + bias. x [n, cols] f32, or Backend::product_input() where cols is a multiple of 64 and
+  // rows have no gaps between them; out [n, rows] f32, bias [rows] f32 or empty; accumulate adds to out.
   virtual void MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumulate, TensorView out) = 0;
 
   // Rotates pairs (i, i + d/2) in place, then subtracts shift. x [n, heads, d] f32; positions [n] i32;
   // cos_sin [context, d] f32: d/2 cosines, then d/2 sines of each position; shift [heads, d] f32 or empty.
   virtual void Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift) = 0;
 
-  // out = silu(gate) * up. gate_up [n, 2c] f32: c gate columns, then c up columns; out [n, c].
+  // out = silu(gate) * up. gate_up [n, 2c] f32: c gate columns, then c up columns; out [n, c] f32 or
+  // Backend::product_input().
   virtual void SwiGlu(TensorView gate_up, TensorView out) = 0;
 
   // Rounds new K,V rows to the KV dtype. k, v [n, n_kv_heads, d] f32; k_out, v_out [n_kv_heads, n, d].
@@ -226,6 +227,10 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
                                                              const ReadRows& read) = 0;
   virtual std::unique_ptr<Ops> NewOps() = 0;
+  // What products read fastest: kBF16 where they round their inputs to it anyway, else kF32.
+  virtual DType product_input() const = 0;
+  // Rows of hidden states that should go through a product at a time: as many as keep the device busy.
+  virtual int64_t rows_at_once() const = 0;
 };
 
 }  // namespace sluice

@@ -36,6 +36,7 @@ inline size_t Bytes(const TensorView& view) {
 }
 
 inline bool IsKvDType(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+inline bool IsProductInput(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 
 // Row (i) or (i, j) of a view whose rows have no gaps.
 template <class T>

@@ -333,7 +333,8 @@ absl::StatusOr<std::vector<float>> PrefillPass::LastLogits(int sequence) {
 
 size_t PrefillPass::ScratchBytes(const Model& model, int tokens, int history_rows) {
   const ModelShape& shape = model.shape();
-  const size_t n = tokens, len = n + history_rows, chunk = std::min<size_t>(n, Model::kChunkRows);
+  const size_t n = tokens, len = n + history_rows,
+               chunk = std::min<size_t>(n, model.backend()->rows_at_once());
   const size_t q_width = static_cast<size_t>(shape.n_q_heads) * shape.head_dim,
                kv_width = static_cast<size_t>(shape.n_kv_heads) * shape.head_dim;
   // Hidden states, attention and positions, twice where rows are left behind; q, k and v of the new rows.

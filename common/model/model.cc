@@ -34,6 +34,10 @@ TensorView Flat(TensorView heads) {
 
 Model::~Model() = default;
 
+DType Model::ProductInput(int64_t cols) const {
+  return cols % 64 == 0 ? backend_->product_input() : DType::kF32;
+}
+
 void Model::Embed(TensorView ids, TensorView hidden, Ops& ops) const { ops.Embed(*embedding_, ids, hidden); }
 
 absl::StatusOr<Model::QkvViews> Model::Qkv(LayerId layer, TensorView hidden, TensorView positions, Ops& ops,
@@ -42,10 +46,11 @@ absl::StatusOr<Model::QkvViews> Model::Qkv(LayerId layer, TensorView hidden, Ten
   const int64_t n = hidden.shape[0], d = shape_.head_dim;
   const int64_t n_q = shape_.n_q_heads, n_kv = shape_.n_kv_heads;
   SLUICE_ASSIGN_OR_RETURN(TensorView qkv, workspace.Take(DType::kF32, {n, weights.qkv->rows()}));
+  const int64_t chunk_rows = std::min(n, backend_->rows_at_once());
   SLUICE_ASSIGN_OR_RETURN(TensorView normed,
-                          workspace.Take(DType::kF32, {std::min(n, kChunkRows), shape_.hidden}));
-  for (int64_t begin = 0; begin < n; begin += kChunkRows) {
-    const int64_t end = std::min(n, begin + kChunkRows);
+                          workspace.Take(ProductInput(shape_.hidden), {chunk_rows, shape_.hidden}));
+  for (int64_t begin = 0; begin < n; begin += chunk_rows) {
+    const int64_t end = std::min(n, begin + chunk_rows);
     const TensorView chunk = normed.Slice(0, 0, end - begin);
     ops.RmsNorm(hidden.Slice(0, begin, end), Vector(weights.attention_norm, shape_.hidden), shape_.rms_eps,
                 chunk);
@@ -70,13 +75,15 @@ absl::StatusOr<Model::QkvViews> Model::Qkv(LayerId layer, TensorView hidden, Ten
 absl::Status Model::Finish(LayerId layer, TensorView attention, TensorView hidden, Ops& ops,
                            Workspace& workspace) const {
   const Layer& weights = layers_[layer.value()];
-  const int64_t n = hidden.shape[0], c = shape_.intermediate, chunk_rows = std::min(n, kChunkRows);
-  SLUICE_ASSIGN_OR_RETURN(TensorView normed, workspace.Take(DType::kF32, {chunk_rows, shape_.hidden}));
+  const int64_t n = hidden.shape[0], c = shape_.intermediate,
+                chunk_rows = std::min(n, backend_->rows_at_once());
+  SLUICE_ASSIGN_OR_RETURN(TensorView normed,
+                          workspace.Take(ProductInput(shape_.hidden), {chunk_rows, shape_.hidden}));
   SLUICE_ASSIGN_OR_RETURN(TensorView gate_up, workspace.Take(DType::kF32, {chunk_rows, 2 * c}));
-  SLUICE_ASSIGN_OR_RETURN(TensorView inner, workspace.Take(DType::kF32, {chunk_rows, c}));
+  SLUICE_ASSIGN_OR_RETURN(TensorView inner, workspace.Take(ProductInput(c), {chunk_rows, c}));
   const TensorView attended = Flat(attention);
-  for (int64_t begin = 0; begin < n; begin += kChunkRows) {
-    const int64_t end = std::min(n, begin + kChunkRows), rows = end - begin;
+  for (int64_t begin = 0; begin < n; begin += chunk_rows) {
+    const int64_t end = std::min(n, begin + chunk_rows), rows = end - begin;
     const TensorView chunk = hidden.Slice(0, begin, end);
     ops.MatMul(attended.Slice(0, begin, end), *weights.o, TensorView(), /*accumulate=*/true, chunk);
     ops.RmsNorm(chunk, Vector(weights.mlp_norm, shape_.hidden), shape_.rms_eps, normed.Slice(0, 0, rows));
@@ -90,7 +97,7 @@ absl::Status Model::Finish(LayerId layer, TensorView attention, TensorView hidde
 
 absl::Status Model::Logits(TensorView hidden, TensorView logits, Ops& ops, Workspace& workspace) const {
   const int64_t n = hidden.shape[0];
-  SLUICE_ASSIGN_OR_RETURN(TensorView normed, workspace.Take(DType::kF32, {n, shape_.hidden}));
+  SLUICE_ASSIGN_OR_RETURN(TensorView normed, workspace.Take(ProductInput(shape_.hidden), {n, shape_.hidden}));
   ops.RmsNorm(hidden, Vector(final_norm_, shape_.hidden), shape_.rms_eps, normed);
   ops.MatMul(normed, head_ != nullptr ? *head_ : *embedding_, TensorView(), /*accumulate=*/false, logits);
   return absl::OkStatus();

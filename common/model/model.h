@@ -25,9 +25,6 @@ struct LoadOptions {
 
 class Model {
  public:
-  // Rows of hidden states that go through a normalisation or an MLP at a time.
-  static constexpr int64_t kChunkRows = 1024;
-
   // ResourceExhausted states the arithmetic when the weights cannot fit. The backend outlives the model; the
   // weights are read once.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const ModelShape& shape, const ModelWeights& weights,
@@ -66,6 +63,7 @@ class Model {
   struct Layer;
   friend class ModelLoader;
   Model() = default;
+  DType ProductInput(int64_t cols) const;  // what products of so many columns read fastest
 
   ModelShape shape_;
   KvShape kv_shape_;

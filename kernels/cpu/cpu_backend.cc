@@ -56,6 +56,8 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Ops> NewOps() override {
     return std::make_unique<CpuOps>(kIsaKernels[static_cast<int>(isa_)], &pool_);
   }
+  DType product_input() const override { return DType::kF32; }
+  int64_t rows_at_once() const override { return 1024; }
 
  private:
   const CpuIsa isa_;

@@ -12,12 +12,16 @@ template <class T>
 __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64_t k_head, const float* v,
                           int64_t v_row, int64_t v_head) {
   LetSuccessorStart();
-  WaitForPredecessor();
+  // No kernel writes slots, tables or settings; the length is a guess until the wait is over.
   const int head = blockIdx.x, entry = blockIdx.y, slot = cache.slots[entry];
+  const int capacity = cache.max_pages * PagedKv::kPageRows;
   int32_t* kept = cache.kept_len.At(slot, head);
-  const int row = *kept;
-  SLUICE_DEVICE_CHECK(row >= 0 && row < cache.max_pages * PagedKv::kPageRows);
-  const int place = cache.Place(slot, head, row), page = cache.Hsa(slot).page;
+  const int page = cache.Hsa(slot).page, guess = __ldcg(kept);
+  int place = guess >= 0 && guess < capacity ? cache.Place(slot, head, guess) : 0;
+  WaitForPredecessor();
+  const int row = __ldcg(kept);
+  SLUICE_DEVICE_CHECK(row >= 0 && row < capacity);
+  if (row != guess) place = cache.Place(slot, head, row);
   const int run = page > 0 ? row / page / PagedKv::kChunkPages : 0;
   const int column = page > 0 ? row / page % PagedKv::kChunkPages : 0;
   k += entry * k_row + head * k_head;

@@ -189,6 +189,8 @@ class CudaBackend final : public Backend {
   }
 
   std::unique_ptr<Ops> NewOps() override { return std::make_unique<CudaOps>(device_); }
+  DType product_input() const override { return DType::kBF16; }
+  int64_t rows_at_once() const override { return 4096; }
 
  private:
   absl::StatusOr<std::unique_ptr<LoadLane>> TakeLane() {

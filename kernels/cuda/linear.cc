@@ -11,6 +11,8 @@
 namespace sluice {
 namespace {
 
+// Values of x up to which our own kernel for few rows is faster: every multiprocessor reads all of x.
+constexpr int64_t kFewValues = 28672;
 constexpr size_t kMostPlans = 4096;  // prompts have any length: a map of all of them must end somewhere
 
 absl::Status CublasStatus(cublasStatus_t status, absl::string_view call) {
@@ -122,15 +124,19 @@ absl::Status Linear::Run(const GemmArgs& g, void* workspace, cudaStream_t stream
 void CudaOps::MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumulate, TensorView out) {
   const auto& rows = static_cast<const RowMatrix&>(w);
   const int64_t n = x.shape[0];
-  SLUICE_CHECK(Is(x, DType::kF32, {n, w.cols()}) && Is(out, DType::kF32, {n, w.rows()}));
+  const bool rounded = x.dtype == DType::kBF16;
+  SLUICE_CHECK(Is(x, x.dtype, {n, w.cols()}) && IsProductInput(x.dtype));
+  SLUICE_CHECK(!rounded || (w.cols() == rows.stride() && x.stride[0] == w.cols() &&
+                            reinterpret_cast<uintptr_t>(x.data) % 16 == 0));
+  SLUICE_CHECK(Is(out, DType::kF32, {n, w.rows()}));
   SLUICE_CHECK(bias.empty() || Is(bias, DType::kF32, {w.rows()}));
   if (n == 0) return;
   Begin();
   const GemmArgs gemm = {nullptr,    rows.data(),     n,
                          w.rows(),   rows.stride(),   bias.as<float>(),
                          accumulate, out.as<float>(), out.stride[0]};
-  if (n <= kMatVecRows || !Linear::Takes(gemm)) {
-    MatVec({x.as<float>(), x.stride[0], static_cast<int>(n), rows.data(), rows.stride(),
+  if ((n <= kMatVecRows && n * w.cols() <= kFewValues) || !Linear::Takes(gemm)) {
+    MatVec({x.data, rounded, x.stride[0], static_cast<int>(n), rows.data(), rows.stride(),
             static_cast<int>(w.rows()), static_cast<int>(w.cols()), bias.as<float>(), accumulate,
             out.as<float>(), out.stride[0]},
            device_.n_sms, stream_);
@@ -139,15 +145,20 @@ void CudaOps::MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumu
   }
   // Prompts of any length: blocks of rows bound the rounded activations.
   constexpr int64_t kBlockRows = 16384;
-  char* memory = Reserve(Linear::kWorkspaceBytes + std::min(n, kBlockRows) * rows.stride() * 2);
+  char* memory =
+      Reserve(Linear::kWorkspaceBytes + (rounded ? 0 : std::min(n, kBlockRows) * rows.stride() * 2));
   if (memory == nullptr) return;
   for (int64_t row = 0; row < n; row += kBlockRows) {
     GemmArgs block = gemm;
-    block.x = memory + Linear::kWorkspaceBytes;
     block.n = std::min(kBlockRows, n - row);
     block.out = Row<float>(out, row);
-    RoundToBf16Rows(Row<float>(x, row), x.stride[0], block.n, w.cols(), memory + Linear::kWorkspaceBytes,
-                    rows.stride(), stream_);
+    if (rounded) {
+      block.x = Row<uint16_t>(x, row);
+    } else {
+      block.x = memory + Linear::kWorkspaceBytes;
+      RoundToBf16Rows(Row<float>(x, row), x.stride[0], block.n, w.cols(), memory + Linear::kWorkspaceBytes,
+                      rows.stride(), stream_);
+    }
     if (absl::Status status = queue_->linear->Run(block, memory, stream_); !status.ok() && error_.ok())
       error_ = status;
   }

@@ -27,8 +27,11 @@ struct Cut {
   __host__ __device__ int Chunks() const { return static_cast<int>(CeilDiv(n_steps, chunk_steps)); }
 };
 
-// Columns c .. c + 7 of a row of x.
-struct X8 {
+// Columns c .. c + 7 of a row of x, zeros past the end.
+template <class T>
+struct X8;
+template <>
+struct X8<float> {
   float4 low, high;
 
   __device__ static X8 Load(const float* row, int c, int cols, bool aligned) {
@@ -44,6 +47,15 @@ struct X8 {
     return make_uint4(PackBf16(low.x, low.y), PackBf16(low.z, low.w), PackBf16(high.x, high.y),
                       PackBf16(high.z, high.w));
   }
+};
+template <>
+struct X8<Bf16> {
+  uint4 values;
+
+  __device__ static X8 Load(const Bf16* row, int c, int cols, bool) {
+    return {c < cols ? __ldg(reinterpret_cast<const uint4*>(row + c)) : make_uint4(0, 0, 0, 0)};
+  }
+  __device__ uint4 Rounded() const { return values; }
 };
 
 // A warp's way through the weights: chunks, in each all tiles of its block, of each every eighth step.
@@ -85,6 +97,7 @@ __device__ uint32_t PieceOffset(int row, int piece) {
 // that memory never waits for sums. Weights are the A of the product, x the B. Both sides permute the columns
 // of a block of 32 in the same way, so that a lane's share of a row is 16 bytes: of the two products of 16
 // columns, the first takes words x and y of lane t, the second z and w.
+template <class T>
 __global__ __launch_bounds__(kThreads, 1) void MultiplyFewRows(const __grid_constant__ MatVecArgs a,
                                                                const __grid_constant__ Cut cut,
                                                                bool aligned) {
@@ -122,13 +135,13 @@ __global__ __launch_bounds__(kThreads, 1) void MultiplyFewRows(const __grid_cons
     const int begin = chunk * cut.chunk_steps, end = min(begin + cut.chunk_steps, cut.n_steps);
     if (chunk > 0) __syncthreads();  // the last chunk of x has been read
     for (int row = 0; row < n; ++row) {
-      const float* from = a.x + (x0 + row) * a.x_stride;
+      const T* from = static_cast<const T*>(a.x) + (x0 + row) * a.x_stride;
       for (int i = threadIdx.x; i < (end - begin) * kPieces; i += 4 * kThreads) {
-        X8 v[4];
+        X8<T> v[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j)
           if (const int p = i + j * kThreads; p < (end - begin) * kPieces)
-            v[j] = X8::Load(from, begin * kColumns + p * 8, a.cols, aligned);
+            v[j] = X8<T>::Load(from, begin * kColumns + p * 8, a.cols, aligned);
 #pragma unroll
         for (int j = 0; j < 4; ++j)
           if (const int p = i + j * kThreads; p < (end - begin) * kPieces)
@@ -205,9 +218,9 @@ void MatVec(const MatVecArgs& a, int n_sms, cudaStream_t stream) {
     while (cut.chunk_steps > kWarps && bytes() > kSharedBytes) cut.chunk_steps -= kWarps;
   }
   const int shared = bytes();
-  cudaFuncSetAttribute(MultiplyFewRows, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  LaunchEarly(MultiplyFewRows, dim3(blocks, CeilDiv(a.n, cut.rows)), kThreads, shared, stream, a, cut,
-              aligned);
+  auto kernel = a.x_is_bf16 ? MultiplyFewRows<Bf16> : MultiplyFewRows<float>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  LaunchEarly(kernel, dim3(blocks, CeilDiv(a.n, cut.rows)), kThreads, shared, stream, a, cut, aligned);
 }
 
 }  // namespace sluice

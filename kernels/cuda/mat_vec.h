@@ -11,7 +11,8 @@ namespace sluice {
 
 // out [n, rows] (+)= x [n, cols] w^T + bias, x rounded to bf16.
 struct MatVecArgs {
-  const float* x;
+  const void* x;  // f32, or bf16: then cols is a multiple of 64, and rows start at 16 bytes
+  bool x_is_bf16;
   int64_t x_stride;
   int n;
   const void* w;  // bf16 [rows, w_stride], zeros past cols (row_matrix.h)

@@ -1,6 +1,7 @@
 #include "kernels/cuda/round.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/early_launch.cuh"
 
 namespace sluice {
 namespace {
@@ -8,6 +9,8 @@ namespace {
 // One thread 8 values of a row. aligned: rows of x start at 16 bytes.
 __global__ void Round8(const float* x, int64_t x_stride, int64_t n, int64_t cols, bool aligned, uint4* out,
                        int64_t out_stride8) {
+  LetSuccessorStart();
+  WaitForPredecessor();
   const int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t row = at / out_stride8, c = at % out_stride8 * 8;
   if (row >= n) return;
@@ -29,8 +32,8 @@ __global__ void Round8(const float* x, int64_t x_stride, int64_t n, int64_t cols
 void RoundToBf16Rows(const float* x, int64_t x_stride, int64_t n, int64_t cols, void* out, int64_t out_stride,
                      cudaStream_t stream) {
   const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 && x_stride % 4 == 0;
-  Round8<<<CeilDiv(n * (out_stride / 8), 256), 256, 0, stream>>>(x, x_stride, n, cols, aligned,
-                                                                 static_cast<uint4*>(out), out_stride / 8);
+  LaunchEarly(Round8, CeilDiv(n * (out_stride / 8), 256), 256, 0, stream, x, x_stride, n, cols, aligned,
+              static_cast<uint4*>(out), out_stride / 8);
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/bf16.h"
 #include "tests/kernels/parity.h"
 
 namespace sluice {
@@ -150,6 +151,42 @@ TEST_P(LinearParity, MatMulRowsDoNotDependOnTheirNumber) {
       const std::vector<char> want = Download(single);
       std::memcpy(out.host.data, want.data() + 256, kRows * 176 * sizeof(float));
       ExpectSame(out, 2 * SumTolerance(cols + 2, 1), absl::StrCat("n ", n, " cols ", cols));
+    }
+  }
+}
+
+// What a product rounds anyway may come rounded: the same bits.
+TEST_P(LinearParity, MatMulReadsRoundedRows) {
+  if (backend().product_input() != DType::kBF16) GTEST_SKIP() << "products read f32";
+  for (int cols : {64, 896, 4096}) {
+    auto [w, matrix] = RandomMatrix(200, cols);
+    for (int n : {1, 2, 8, 9, 16, 17, 40, 300}) {
+      Tensor x = Random(DType::kF32, {n, cols}), rounded = Poisoned(DType::kBF16, {n, cols});
+      for (int i = 0; i < n * cols; ++i) rounded.host.as<uint16_t>()[i] = RoundToBf16(x.host.as<float>()[i]);
+      Upload(rounded);
+      Tensor want = Poisoned(DType::kF32, {n, 200}), got = Poisoned(DType::kF32, {n, 200});
+      ops().MatMul(x.device, *matrix, TensorView(), false, want.device);
+      ops().MatMul(rounded.device, *matrix, TensorView(), false, got.device);
+      EXPECT_EQ(Download(got), Download(want)) << "n " << n << " cols " << cols;
+    }
+  }
+}
+
+TEST_P(LinearParity, NormAndGateWriteWhatProductsRead) {
+  const DType dtype = backend().product_input();
+  const double unit = dtype == DType::kBF16 ? std::ldexp(1, -8) : 0;  // half a unit of 8 bits
+  for (int c : {64, 576, 4096, 14336}) {
+    for (int n : {1, 3, 33}) {
+      Tensor x = Random(DType::kF32, {n, c}, 3), weight = Random(DType::kF32, {c});
+      Tensor normed = Poisoned(dtype, {n, c});
+      ops().RmsNorm(x.device, weight.device, 1e-5f, normed.device);
+      reference::RmsNorm(x.host, weight.host, 1e-5f, normed.host);
+      ExpectSame(normed, ElementTolerance(4) + SumTolerance(c, 1.0 / c), absl::StrCat("norm, c ", c),
+                 2 * unit);
+      Tensor gate_up = Random(DType::kF32, {n, 2 * c}, 4), inner = Poisoned(dtype, {n, c});
+      ops().SwiGlu(gate_up.device, inner.device);
+      reference::SwiGlu(gate_up.host, inner.host);
+      ExpectSame(inner, ElementTolerance(1000), absl::StrCat("gate, c ", c), 2 * unit);
     }
   }
 }

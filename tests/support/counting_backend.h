@@ -35,6 +35,8 @@ class CountingBackend final : public Backend {
     return real_->PackMatrix(rows, cols, read);
   }
   std::unique_ptr<Ops> NewOps() override { return real_->NewOps(); }
+  DType product_input() const override { return real_->product_input(); }
+  int64_t rows_at_once() const override { return real_->rows_at_once(); }
 
   size_t live() const { return live_; }
   size_t peak() const { return peak_; }

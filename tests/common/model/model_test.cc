@@ -152,6 +152,8 @@ class SmallBackend final : public Backend {
     return real_->PackMatrix(rows, cols, read);
   }
   std::unique_ptr<Ops> NewOps() override { return real_->NewOps(); }
+  DType product_input() const override { return real_->product_input(); }
+  int64_t rows_at_once() const override { return real_->rows_at_once(); }
 
  private:
   Backend* const real_;
