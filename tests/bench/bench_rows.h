@@ -3,6 +3,7 @@
 // short keeps what it measured. Threads: one.
 #pragma once
 
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,7 +19,9 @@ class BenchRows {
   }
   void Add(nlohmann::json row) {
     all_["rows"].push_back(std::move(row));
-    if (!path_.empty()) std::ofstream(path_) << all_.dump(1) << '\n';
+    if (path_.empty()) return;
+    std::ofstream(path_ + ".part") << all_.dump(1) << '\n';
+    std::rename((path_ + ".part").c_str(), path_.c_str());
   }
 
  private:

@@ -29,6 +29,8 @@ class MeteredBackend final : public Backend {
     return real_->PackMatrix(rows, cols, read);
   }
   std::unique_ptr<Ops> NewOps() override;
+  DType product_input() const override { return real_->product_input(); }
+  int64_t rows_at_once() const override { return real_->rows_at_once(); }
 
  private:
   class MeteredOps;

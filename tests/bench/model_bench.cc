@@ -5,13 +5,14 @@
 // measured in this process; a GPU's are kernel_bench's. Every preset is set against `full`, where `full` ran
 // before it with the same prompt and batch.
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/status.h"
 #include "common/model/model_dir.h"
 #include "kernels/make_backend.h"
 #include "tests/bench/bench_rows.h"
@@ -38,11 +39,6 @@ struct Options {
   double kv_memory_gb = 0.5, fill_memory_gb = 0;
   bool no_attention = false;
 };
-
-template <class T>
-bool Contains(const std::vector<T>& list, const T& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
-}
 
 // What the machine can do, per second; 0: not measured.
 struct Ceilings {
@@ -74,6 +70,7 @@ class ModelBench {
                              {"kv_memory_gb", options.kv_memory_gb}}) {}
 
   void Run() {
+    for (int prompt : options_.fill) Fill(prompt);
     bool first = true;
     for (int prompt : options_.prompts) {
       for (const std::string& preset : options_.presets) {
@@ -84,7 +81,6 @@ class ModelBench {
           backend_.LeaveOutAttention(false);
         }
         for (int batch : options_.batches) Decode(preset, prefill, batch);
-        if (Contains(options_.fill, prompt) && Contains(options_.fill_presets, preset)) Fill(preset, prefill);
       }
     }
   }
@@ -111,31 +107,39 @@ class ModelBench {
   }
 
   void Decode(const std::string& preset, const PrefillRun& prefill, int size) {
-    auto batch = Must(DecodeBatch::Create(model_, prefill, size, options_.run));
-    for (int i = 0; i < size; ++i) {
-      const absl::Status status = batch->Add();
-      if (status.ok()) continue;
-      std::printf("decode  %6d rows,   %-12s batch %3d: %s\n", prefill.prompt, preset.c_str(), size,
-                  std::string(status.message()).c_str());
-      return;
-    }
-    PrintStep("decode", preset, prefill.prompt, *batch);
+    const auto batch = Batch(prefill, size, size, options_.run);
+    if (batch.ok()) return PrintStep("decode", preset, prefill.prompt, **batch);
+    std::printf("decode  %6d rows,   %-12s batch %3d: %s\n", prefill.prompt, preset.c_str(), size,
+                std::string(batch.status().message()).c_str());
   }
 
-  // As many sequences as the memory holds.
-  void Fill(const std::string& preset, const PrefillRun& prefill) {
-    constexpr int kMost = 512;
+  // As many sequences as the memory holds. All prompts come first, so that the memory of one preset's cache
+  // is given back whole to the next one's.
+  void Fill(int prompt) {
+    constexpr int kMost = 256;
     RunOptions run = options_.run;
     run.memory = Gib(options_.fill_memory_gb > 0 ? options_.fill_memory_gb : options_.kv_memory_gb);
-    auto batch = Must(DecodeBatch::Create(model_, prefill, kMost, run));
-    absl::Status status;
-    while (batch->size() < kMost && (status = batch->Add()).ok()) continue;
-    if (batch->size() == 0 || (!status.ok() && !absl::IsResourceExhausted(status))) {
-      std::printf("fill    %6d rows,   %-12s %s\n", prefill.prompt, preset.c_str(),
-                  std::string(status.message()).c_str());
-      return;
+    RunOptions once = run;
+    once.rounds = 1;
+    std::vector<PrefillRun> prefills;
+    for (const std::string& preset : options_.fill_presets) {
+      const ResolvedGates gates = Must(GatesOf(model_.shape(), preset, prompt, run));
+      prefills.push_back(Must(RunPrefill(model_, backend_, gates, prompt, once)));
     }
-    PrintStep("fill", preset, prefill.prompt, *batch);
+    for (size_t i = 0; i < prefills.size(); ++i)
+      PrintStep("fill", options_.fill_presets[i], prompt, *Must(Batch(prefills[i], 1, kMost, run)));
+  }
+
+  // From `least` to `most` sequences.
+  absl::StatusOr<std::unique_ptr<DecodeBatch>> Batch(const PrefillRun& prefill, int least, int most,
+                                                     const RunOptions& run) {
+    SLUICE_ASSIGN_OR_RETURN(auto batch, DecodeBatch::Create(model_, prefill, most, run));
+    while (batch->size() < most) {
+      const absl::Status status = batch->Add();
+      if (absl::IsResourceExhausted(status) && batch->size() >= least) break;
+      SLUICE_RETURN_IF_ERROR(status);
+    }
+    return batch;
   }
 
   void PrintStep(const char* what, const std::string& preset, int prompt, DecodeBatch& batch) {

@@ -12,7 +12,9 @@ the median of graph replays or of whole prefills.
 """
 
 import argparse
+import gc
 import json
+import os
 import sys
 
 PARTS = ("prefill", "selection", "decode", "tuned", "gptfast")
@@ -165,8 +167,9 @@ def main():
 
     def write(report):
         if args.json:
-            with open(args.json, "w") as file:
+            with open(args.json + ".part", "w") as file:
                 json.dump({**about, "rows": report.rows, "failures": report.failures}, file, indent=1)
+            os.replace(args.json + ".part", args.json)
 
     report = Report(Clock(args.seconds), write)
     print(*(f"{name}={value}" for name, value in about.items()), flush=True)
@@ -189,6 +192,9 @@ def main():
     for part in args.parts.split(","):
         if report.clock.left() < 0:
             break
+        if part in ("prefill", "selection"):
+            caches = attends = tuned = None  # a long prompt needs their memory
+        gc.collect()
         torch.cuda.empty_cache()
         with report.step(part):
             if part in ("decode", "gptfast", "tuned") and caches is None:
