@@ -9,6 +9,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "common/compression/compression_spec.h"
 #include "common/model/model_dir.h"
 #include "kernels/make_backend.h"
@@ -138,13 +139,16 @@ TEST_P(DeviceAgreement, LongPromptsOfSmolLm2) {
   const auto tokenizer = OpenTokenizer(path);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const std::string text = ReadFile(SourcePath("models/needle-14m/haystack.txt"));
-  for (size_t at : {size_t{0}, text.size() / 3, text.size() / 2}) {
+  // A small model read through few rows is seldom sure of itself: nothing can be the same where it hesitates.
+  // Of these answers it is, after 8,000 tokens of prose.
+  const char* const kQuestions[] = {"What is the capital of France?", "What is the capital of Germany?",
+                                    "What is the capital of Italy?"};
+  for (size_t i = 0; i < 3; ++i) {
+    const std::string prose = text.substr(text.find('.', i * text.size() / 4) + 1, 36000);
     const std::string question =
-        "<|im_end|>\n<|im_start|>user\nWho speaks in this text, and about what?<|im_end|>\n"
-        "<|im_start|>assistant\n";
-    Tokens ids = *(*tokenizer)
-                      ->Encode("<|im_start|>user\n" + text.substr(text.find('.', at) + 1, 36000),
-                               {.parse_special = true, .add_special = false});
+        absl::StrCat("<|im_end|>\n<|im_start|>user\n", kQuestions[i], "<|im_end|>\n<|im_start|>assistant\n");
+    Tokens ids =
+        *(*tokenizer)->Encode("<|im_start|>user\n" + prose, {.parse_special = true, .add_special = false});
     ids.resize(std::min<size_t>(ids.size(), 8100));  // of a context of 8,192
     const Tokens end = *(*tokenizer)->Encode(question, {.parse_special = true, .add_special = false});
     ids.insert(ids.end(), end.begin(), end.end());
