@@ -1,5 +1,5 @@
 # Switches the CUDA language on where nvcc 13 or newer is found, and says in one line why not elsewhere.
-# Sets SLUICE_HAVE_CUDA and SLUICE_HAVE_CUDNN. Nothing outside kernels/ asks for it: kernels/make_backend.h is the same either way.
+# Sets SLUICE_HAVE_CUDA, SLUICE_HAVE_CUDNN and SLUICE_HAVE_NCCL. Nothing outside kernels/ asks for it: kernels/make_backend.h is the same either way.
 set(SLUICE_CUDA AUTO CACHE STRING "kernels/cuda: AUTO compiles it where nvcc 13 is found, ON insists, OFF leaves it out")
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -45,6 +45,15 @@ if(SLUICE_HAVE_CUDA)
     message(STATUS "cuDNN: headers in ${SLUICE_CUDNN_INCLUDE_DIR}, used for prefill attention")
   else()
     message(STATUS "cuDNN: skipped, no cudnn_graph.h; prefill attention runs at two thirds of the speed")
+  endif()
+  # The same holds for NCCL.
+  find_path(SLUICE_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "Where NCCL has its header")
+  set(SLUICE_HAVE_NCCL OFF)
+  if(SLUICE_NCCL_INCLUDE_DIR)
+    set(SLUICE_HAVE_NCCL ON)
+    message(STATUS "NCCL: header in ${SLUICE_NCCL_INCLUDE_DIR}, used for several GPUs a model")
+  else()
+    message(STATUS "NCCL: skipped, no nccl.h; a model has one GPU")
   endif()
 elseif(SLUICE_CUDA STREQUAL "ON")
   message(FATAL_ERROR "This build asks for CUDA: ${why}. Install the CUDA 13 toolkit or set CUDA_HOME.")

@@ -171,6 +171,11 @@ class Ops {
   // out[j] = sum over heads of scores[h, j]. scores [heads, n], out [n] f32.
   virtual void SumHeads(TensorView scores, TensorView out) = 0;
 
+  // Where the backend is one rank of several (backend_group.h): x = the sum of all ranks' x, the same bits on
+  // all. Else nothing. Every rank calls it as often, with the same shapes, from one loop at a time. x f32, no
+  // gaps.
+  virtual void AllReduce(TensorView x) = 0;
+
   // out[i] = the column of row i's largest value, the lowest one of equals; -1 when the row has a NaN or
   // +inf, or nothing above -inf. x [n, c] f32, out [n] i32.
   virtual void ArgMax(TensorView x, TensorView out) = 0;

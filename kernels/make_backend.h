@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/backend.h"
+#include "kernels/backend_group.h"
 #include "kernels/cpu/cpu_backend.h"
 
 namespace sluice {
@@ -16,5 +17,10 @@ int CountGpus();
 // device: "cpu", "cuda" (the first GPU), "cuda:<index>", or "auto": the first GPU, or the CPU where there is
 // none. InvalidArgument: another name; FailedPrecondition: the machine lacks it.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device, const CpuOptions& cpu);
+
+// `ranks` devices for one model (tensor parallelism): the GPU that `device` names and those after it, or CPU
+// ranks that share the threads. One rank is MakeBackend's.
+absl::StatusOr<std::unique_ptr<BackendGroup>> MakeBackendGroup(absl::string_view device,
+                                                               const CpuOptions& cpu, int ranks);
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -35,7 +36,8 @@ int CoresOfThisProcess() {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(CpuIsa isa, int threads) : isa_(isa), pool_(threads) {}
+  CpuBackend(CpuIsa isa, int threads, std::shared_ptr<CpuLink> link, int rank)
+      : isa_(isa), link_(std::move(link)), rank_(rank), pool_(threads) {}
 
   std::string description() const override {
     return absl::StrCat("cpu, ", kIsaNames[static_cast<int>(isa_)], ", ", pool_.threads(), " threads");
@@ -54,15 +56,27 @@ class CpuBackend final : public Backend {
   }
 
   std::unique_ptr<Ops> NewOps() override {
-    return std::make_unique<CpuOps>(kIsaKernels[static_cast<int>(isa_)], &pool_);
+    return std::make_unique<CpuOps>(kIsaKernels[static_cast<int>(isa_)], &pool_, link_.get(), rank_);
   }
   DType product_input() const override { return DType::kF32; }
   int64_t rows_at_once() const override { return 1024; }
 
  private:
   const CpuIsa isa_;
+  const std::shared_ptr<CpuLink> link_;
+  const int rank_;
   ThreadPool pool_;
 };
+
+absl::StatusOr<int> ThreadsOf(const CpuOptions& options) {
+  if (!CpuSupports(options.isa))
+    return absl::InvalidArgumentError(absl::StrCat("this machine has no ",
+                                                   kIsaNames[static_cast<int>(options.isa)],
+                                                   ": choose a lower instruction set"));
+  if (options.threads < 0)
+    return absl::InvalidArgumentError(absl::StrCat("threads: ", options.threads, ": use 0 or more"));
+  return options.threads > 0 ? options.threads : CoresOfThisProcess();
+}
 
 }  // namespace
 
@@ -97,14 +111,18 @@ CpuIsa BestCpuIsa() {
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const CpuOptions& options) {
-  if (!CpuSupports(options.isa))
-    return absl::InvalidArgumentError(absl::StrCat("this machine has no ",
-                                                   kIsaNames[static_cast<int>(options.isa)],
-                                                   ": choose a lower instruction set"));
-  if (options.threads < 0)
-    return absl::InvalidArgumentError(absl::StrCat("threads: ", options.threads, ": use 0 or more"));
-  int threads = options.threads > 0 ? options.threads : CoresOfThisProcess();
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(options.isa, threads));
+  SLUICE_ASSIGN_OR_RETURN(const int threads, ThreadsOf(options));
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(options.isa, threads, nullptr, 0));
+}
+
+absl::StatusOr<std::unique_ptr<BackendGroup>> NewCpuGroup(const CpuOptions& options, int ranks) {
+  SLUICE_CHECK(ranks > 1);
+  SLUICE_ASSIGN_OR_RETURN(const int threads, ThreadsOf(options));
+  auto link = std::make_shared<CpuLink>(ranks);
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int rank = 0; rank < ranks; ++rank)
+    backends.push_back(std::make_unique<CpuBackend>(options.isa, std::max(1, threads / ranks), link, rank));
+  return std::make_unique<BackendGroup>(std::move(backends), link);
 }
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/backend.h"
+#include "kernels/backend_group.h"
 
 namespace sluice {
 
@@ -24,5 +25,9 @@ struct CpuOptions {
 
 // InvalidArgument if the machine lacks the instruction set.
 absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const CpuOptions& options);
+
+// Ranks of one model in one process that share the threads, each at least one. Nothing is pinned to cores or
+// memory nodes: this is what makes tensor parallelism testable without GPUs, not what makes CPUs faster.
+absl::StatusOr<std::unique_ptr<BackendGroup>> NewCpuGroup(const CpuOptions& options, int ranks);
 
 }  // namespace sluice

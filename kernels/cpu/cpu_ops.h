@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/cpu_link.h"
 #include "kernels/cpu/isa/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -27,7 +28,9 @@ class Scratch {
 
 class CpuOps final : public Ops {
  public:
-  CpuOps(const IsaKernels& kernels, ThreadPool* pool) : kernels_(kernels), pool_(*pool) {}
+  // link: null for a backend that is alone.
+  CpuOps(const IsaKernels& kernels, ThreadPool* pool, CpuLink* link, int rank)
+      : kernels_(kernels), pool_(*pool), link_(link), rank_(rank) {}
 
   absl::Status Sync() override;
   absl::Status Replay(const std::vector<int>&, const std::function<absl::Status()>& enqueue) override {
@@ -46,6 +49,7 @@ class CpuOps final : public Ops {
   void WindowScores(const WindowScoresArgs& args) override;
   void Pool(TensorView scores, const Pooling& pooling, TensorView out) override;
   void SumHeads(TensorView scores, TensorView out) override;
+  void AllReduce(TensorView x) override;
   void ArgMax(TensorView x, TensorView out) override;
   void SelectTop(TensorView scores, int k, int tail, TensorView rows) override;
   void GatherRows(TensorView x, TensorView rows, TensorView out) override;
@@ -88,6 +92,8 @@ class CpuOps final : public Ops {
 
   const IsaKernels& kernels_;
   ThreadPool& pool_;
+  CpuLink* const link_;
+  const int rank_;
   Scratch thread_scratch_, shared_scratch_;
   absl::Status error_;
 };

@@ -9,4 +9,6 @@ absl::StatusOr<int> CountCudaDevices() {
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int) { return CountCudaDevices().status(); }
 
+absl::StatusOr<std::unique_ptr<BackendGroup>> NewCudaGroup(int, int) { return CountCudaDevices().status(); }
+
 }  // namespace sluice

@@ -3,6 +3,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +53,14 @@ class DeviceHeap : public std::enable_shared_from_this<DeviceHeap> {
       cudaSetDevice(heap->device_);
       cudaFreeAsync(p, heap->stream_);
     });
+  }
+
+  // Lets ops of another GPU into what is and will be allocated.
+  absl::Status Admit(int peer) {
+    cudaMemAccessDesc access = {};
+    access.location = {cudaMemLocationTypeDevice, peer};
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    return CudaStatus(cudaMemPoolSetAccess(pool_, &access, 1), "cudaMemPoolSetAccess");
   }
 
   // Held here, used by nobody.
@@ -192,6 +202,9 @@ class CudaBackend final : public Backend {
   DType product_input() const override { return DType::kBF16; }
   int64_t rows_at_once() const override { return 4096; }
 
+  int index() const { return device_.index; }
+  DeviceHeap& heap() { return *heap_; }
+
  private:
   absl::StatusOr<std::unique_ptr<LoadLane>> TakeLane() {
     SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_.index));
@@ -225,7 +238,9 @@ absl::StatusOr<int> CountCudaDevices() {
   return n;
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int index) {
+namespace {
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> Open(int index, std::shared_ptr<GpuLink> link, int rank) {
   SLUICE_ASSIGN_OR_RETURN(const int n, CountCudaDevices());
   if (index < 0 || index >= n)
     return absl::FailedPreconditionError(absl::StrCat("cuda:", index, ": this machine has ", n, " GPUs"));
@@ -240,8 +255,55 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int index) {
   device.n_sms = properties.multiProcessorCount;
   SLUICE_ASSIGN_OR_RETURN(device.cublas, CublasLt::Load());
   device.queues = std::make_shared<CudaQueuePool>();
+  device.link = std::move(link);
+  device.rank = rank;
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<DeviceHeap> heap, DeviceHeap::Create(index));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(device, properties.name, std::move(heap)));
+  return std::make_unique<CudaBackend>(device, properties.name, std::move(heap));
+}
+
+// Both kinds of memory: the heap's, and what is allocated outside of it.
+absl::Status OpenMemory(CudaBackend* of, CudaBackend* to) {
+  const int owner = of->index(), reader = to->index();
+  int reaches = 0;
+  SLUICE_CUDA_RETURN_IF_ERROR(cudaDeviceCanAccessPeer(&reaches, reader, owner));
+  if (reaches == 0)
+    return absl::FailedPreconditionError(
+        absl::StrCat("cuda:", reader, " cannot reach the memory of cuda:", owner,
+                     ": the GPUs of one model need NVLink or PCIe peer access"));
+  SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(reader));
+  const cudaError_t enabled = cudaDeviceEnablePeerAccess(owner, 0);
+  cudaGetLastError();
+  if (enabled != cudaErrorPeerAccessAlreadyEnabled)
+    SLUICE_RETURN_IF_ERROR(CudaStatus(enabled, "cudaDeviceEnablePeerAccess"));
+  return of->heap().Admit(reader);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int index) {
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> backend, Open(index, nullptr, 0));
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+absl::StatusOr<std::unique_ptr<BackendGroup>> NewCudaGroup(int first, int ranks) {
+  SLUICE_ASSIGN_OR_RETURN(const int n, CountCudaDevices());
+  if (first < 0 || first > n - ranks)
+    return absl::FailedPreconditionError(
+        absl::StrCat(ranks, " GPUs from cuda:", first, " on: this machine has ", n, " GPUs"));
+  std::vector<int> devices(ranks);
+  std::iota(devices.begin(), devices.end(), first);
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<GpuLink> link, NewNcclLink(devices));
+  std::vector<std::unique_ptr<CudaBackend>> opened;
+  for (int rank = 0; rank < ranks; ++rank) {
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> backend, Open(devices[rank], link, rank));
+    opened.push_back(std::move(backend));
+  }
+  for (auto& of : opened)
+    for (auto& to : opened)
+      if (of != to) SLUICE_RETURN_IF_ERROR(OpenMemory(of.get(), to.get()));
+  std::vector<std::unique_ptr<Backend>> backends(std::make_move_iterator(opened.begin()),
+                                                 std::make_move_iterator(opened.end()));
+  return std::make_unique<BackendGroup>(std::move(backends), link);
 }
 
 }  // namespace sluice

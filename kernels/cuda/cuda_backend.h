@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/backend_group.h"
 
 namespace sluice {
 
@@ -15,5 +16,9 @@ absl::StatusOr<int> CountCudaDevices();
 
 // FailedPrecondition: no such device, one that is no Hopper, or a missing library.
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int device);
+
+// GPUs `first` .. `first` + ranks - 1 as ranks of one model, over NCCL. FailedPrecondition, too, where they
+// cannot reach each other's memory.
+absl::StatusOr<std::unique_ptr<BackendGroup>> NewCudaGroup(int first, int ranks);
 
 }  // namespace sluice

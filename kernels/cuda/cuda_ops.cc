@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/views.h"
 
 namespace sluice {
 
@@ -43,8 +44,7 @@ CudaOps::~CudaOps() {
   cudaSetDevice(device_.index);
   const bool usable = cudaStreamSynchronize(stream_) == cudaSuccess && stream_ != nullptr;
   queue_->ring.Forget();
-  for (auto& [key, graph] : graphs_)
-    if (graph.exec != nullptr) cudaGraphExecDestroy(graph.exec);
+  ForgetGraphs();
   if (usable) device_.queues->Give(std::move(queue_));
 }
 
@@ -83,6 +83,11 @@ absl::Status CudaOps::Sync() {
 
 absl::Status CudaOps::Replay(const std::vector<int>& key, const std::function<absl::Status()>& enqueue) {
   Begin();
+  if (device_.link != nullptr && link_generation_ != device_.link->generation()) {
+    Keep(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");  // one may be running
+    ForgetGraphs();
+    link_generation_ = device_.link->generation();
+  }
   Graph* graph = GraphOf(key);
   if (graph->generation != queue_->generation) {
     SLUICE_RETURN_IF_ERROR(enqueue());
@@ -104,6 +109,21 @@ absl::Status CudaOps::Record(Graph* graph, const std::function<absl::Status()>& 
   if (status.ok()) Keep(cudaGraphInstantiate(&graph->exec, recorded, 0), "cudaGraphInstantiate");
   cudaGraphDestroy(recorded);
   return status;
+}
+
+void CudaOps::ForgetGraphs() {
+  for (auto& [key, graph] : graphs_)
+    if (graph.exec != nullptr) cudaGraphExecDestroy(graph.exec);
+  graphs_.clear();
+}
+
+void CudaOps::AllReduce(TensorView x) {
+  SLUICE_CHECK(x.dtype == DType::kF32 && IsContiguous(x));
+  if (device_.link == nullptr) return;
+  Begin();
+  absl::Status status =
+      device_.link->Sum(device_.rank, x.as<float>(), static_cast<int64_t>(Bytes(x) / sizeof(float)), stream_);
+  if (error_.ok()) error_ = std::move(status);
 }
 
 CudaOps::Graph* CudaOps::GraphOf(const std::vector<int>& key) {

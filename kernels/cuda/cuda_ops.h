@@ -15,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/nccl_link.h"
 #include "kernels/cuda/pinned_ring.h"
 
 namespace sluice {
@@ -59,6 +60,8 @@ struct CudaDevice {
   int n_sms = 0;
   std::shared_ptr<const CublasLt> cublas;
   std::shared_ptr<CudaQueuePool> queues;
+  std::shared_ptr<GpuLink> link;  // to the other ranks; null: alone
+  int rank = 0;
 };
 
 class CudaOps final : public Ops {
@@ -84,6 +87,7 @@ class CudaOps final : public Ops {
   void WindowScores(const WindowScoresArgs& args) override;
   void Pool(TensorView scores, const Pooling& pooling, TensorView out) override;
   void SumHeads(TensorView scores, TensorView out) override;
+  void AllReduce(TensorView x) override;
   void ArgMax(TensorView x, TensorView out) override;
   void SelectTop(TensorView scores, int k, int tail, TensorView rows) override;
   void GatherRows(TensorView x, TensorView rows, TensorView out) override;
@@ -119,6 +123,7 @@ class CudaOps final : public Ops {
   };
   static constexpr size_t kMaxGraphs = 64;
   absl::Status Record(Graph* graph, const std::function<absl::Status()>& enqueue);
+  void ForgetGraphs();
   Graph* GraphOf(const std::vector<int>& key);
 
   const CudaDevice device_;
@@ -127,6 +132,7 @@ class CudaOps final : public Ops {
   absl::Status error_;
   std::map<std::vector<int>, Graph> graphs_;
   int64_t clock_ = 0;
+  int link_generation_ = 0;  // of graphs_
 };
 
 }  // namespace sluice
