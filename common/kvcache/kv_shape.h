@@ -20,6 +20,13 @@ struct KvShape {
   size_t row_bytes() const { return static_cast<size_t>(head_dim) * DTypeSize(dtype); }
   // One token over all layers and heads, K and V.
   size_t token_bytes() const { return 2 * row_bytes() * n_kv_heads * n_layers; }
+  // The share of each of n ranks; n divides the KV heads.
+  KvShape OfRank(int n) const {
+    KvShape share = *this;
+    share.n_q_heads /= n;
+    share.n_kv_heads /= n;
+    return share;
+  }
   friend bool operator==(const KvShape&, const KvShape&) = default;
 };
 

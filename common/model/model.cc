@@ -85,12 +85,15 @@ absl::Status Model::Finish(LayerId layer, TensorView attention, TensorView hidde
   for (int64_t begin = 0; begin < n; begin += chunk_rows) {
     const int64_t end = std::min(n, begin + chunk_rows), rows = end - begin;
     const TensorView chunk = hidden.Slice(0, begin, end);
-    ops.MatMul(attended.Slice(0, begin, end), *weights.o, TensorView(), /*accumulate=*/true, chunk);
+    // One rank adds to the residual, the others set: the sum over ranks has it once.
+    ops.MatMul(attended.Slice(0, begin, end), *weights.o, TensorView(), /*accumulate=*/rank_ == 0, chunk);
+    ops.AllReduce(chunk);
     ops.RmsNorm(chunk, Vector(weights.mlp_norm, shape_.hidden), shape_.rms_eps, normed.Slice(0, 0, rows));
     ops.MatMul(normed.Slice(0, 0, rows), *weights.gate_up, TensorView(), /*accumulate=*/false,
                gate_up.Slice(0, 0, rows));
     ops.SwiGlu(gate_up.Slice(0, 0, rows), inner.Slice(0, 0, rows));
-    ops.MatMul(inner.Slice(0, 0, rows), *weights.down, TensorView(), /*accumulate=*/true, chunk);
+    ops.MatMul(inner.Slice(0, 0, rows), *weights.down, TensorView(), /*accumulate=*/rank_ == 0, chunk);
+    ops.AllReduce(chunk);
   }
   return absl::OkStatus();
 }

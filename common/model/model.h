@@ -26,7 +26,7 @@ struct LoadOptions {
 class Model {
  public:
   // ResourceExhausted states the arithmetic when the weights cannot fit. The backend outlives the model; the
-  // weights are read once.
+  // weights are read once. One rank of a model: `shape` and `weights` OfRank, and a backend of a group.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const ModelShape& shape, const ModelWeights& weights,
                                                      Backend* backend, const LoadOptions& options);
   ~Model();
@@ -52,7 +52,8 @@ class Model {
   absl::StatusOr<QkvViews> Qkv(LayerId layer, TensorView hidden, TensorView positions, Ops& ops,
                                Workspace& workspace) const;
 
-  // hidden += o_proj(attention); hidden += mlp(norm(hidden)). attention [n, n_q_heads, head_dim] f32.
+  // hidden += o_proj(attention); hidden += mlp(norm(hidden)), both summed over ranks. attention [n,
+  // n_q_heads, head_dim] f32.
   absl::Status Finish(LayerId layer, TensorView attention, TensorView hidden, Ops& ops,
                       Workspace& workspace) const;
 
@@ -69,6 +70,7 @@ class Model {
   KvShape kv_shape_;
   Backend* backend_ = nullptr;
   size_t weight_bytes_ = 0;
+  int rank_ = 0;
   std::unique_ptr<Matrix> embedding_;
   std::unique_ptr<Matrix> head_;  // null: tied
   Buffer final_norm_;             // [hidden] f32

@@ -29,6 +29,7 @@ class ModelLoader {
     std::unique_ptr<Model> model(new Model);
     model->shape_ = shape_;
     model->backend_ = backend_;
+    model->rank_ = weights_.rank();
     model->kv_shape_ = {.n_layers = shape_.n_layers,
                         .n_q_heads = shape_.n_q_heads,
                         .n_kv_heads = shape_.n_kv_heads,

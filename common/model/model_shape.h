@@ -40,6 +40,15 @@ struct ModelShape {
   std::optional<int32_t> bos_id;
   // Last layer that sees every token under token-selective propagation, 0-based; unset: not known to be safe.
   std::optional<int> tsp_layer;
+
+  // The share of each of n ranks; n divides the KV heads and the MLP columns.
+  ModelShape OfRank(int n) const {
+    ModelShape share = *this;
+    share.n_q_heads /= n;
+    share.n_kv_heads /= n;
+    share.intermediate /= n;
+    return share;
+  }
 };
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "common/model/model_weights.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -62,10 +63,38 @@ bool ModelWeights::Interleaved(Weight weight) const {
   return layout_ == WeightLayout::kGgufInterleaved && (weight == Weight::kQ || weight == Weight::kK);
 }
 
+ModelWeights ModelWeights::OfRank(int rank, int n) const {
+  ModelWeights share = *this;
+  share.rank_ = rank;
+  share.ranks_ = n;
+  return share;
+}
+
 absl::Status ModelWeights::Read(WeightId id, int64_t row_begin, int64_t row_end,
                                 absl::Span<float> out) const {
   SLUICE_ASSIGN_OR_RETURN(TensorInfo tensor, Find(id));
-  if (!Interleaved(id.weight)) return ReadRows(tensor, row_begin, row_end, out);
+  const Split split = ranks_ == 1 ? Split::kNone : SplitOf(id.weight);
+  if (split == Split::kNone) return ReadWhole(tensor, id.weight, row_begin, row_end, out);
+  if (split == Split::kRows) {
+    const int64_t own = tensor.rows() / ranks_, first = rank_ * own;
+    if (row_end > own)
+      return Invalid(*file_, tensor.name, absl::StrCat("no row ", row_end - 1, " in a share of ", own));
+    return ReadWhole(tensor, id.weight, first + row_begin, first + row_end, out);
+  }
+  const int64_t own = tensor.row_elements() / ranks_;
+  if (out.size() != static_cast<size_t>((row_end - row_begin) * own))
+    return Invalid(*file_, tensor.name, absl::StrCat("no room for ", row_end - row_begin, " rows of ", own));
+  std::vector<float> row(tensor.row_elements());
+  for (int64_t i = row_begin; i < row_end; ++i) {
+    SLUICE_RETURN_IF_ERROR(ReadWhole(tensor, id.weight, i, i + 1, absl::MakeSpan(row)));
+    std::copy_n(row.begin() + rank_ * own, own, out.begin() + (i - row_begin) * own);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelWeights::ReadWhole(const TensorInfo& tensor, Weight weight, int64_t row_begin,
+                                     int64_t row_end, absl::Span<float> out) const {
+  if (!Interleaved(weight)) return ReadRows(tensor, row_begin, row_end, out);
   int64_t width = tensor.row_elements();
   if (row_begin < 0 || row_end < row_begin || row_end > tensor.rows() ||
       out.size() != static_cast<size_t>((row_end - row_begin) * width))
@@ -83,8 +112,11 @@ absl::Status ModelWeights::Read(WeightId id, int64_t row_begin, int64_t row_end,
 
 absl::StatusOr<std::vector<float>> ModelWeights::ReadAll(WeightId id) const {
   SLUICE_ASSIGN_OR_RETURN(TensorInfo tensor, Find(id));
-  std::vector<float> out(tensor.rows() * tensor.row_elements());
-  SLUICE_RETURN_IF_ERROR(Read(id, 0, tensor.rows(), absl::MakeSpan(out)));
+  const Split split = SplitOf(id.weight);
+  const int64_t rows = tensor.rows() / (split == Split::kRows ? ranks_ : 1);
+  const int64_t width = tensor.row_elements() / (split == Split::kColumns ? ranks_ : 1);
+  std::vector<float> out(rows * width);
+  SLUICE_RETURN_IF_ERROR(Read(id, 0, rows, absl::MakeSpan(out)));
   return out;
 }
 

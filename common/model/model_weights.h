@@ -22,6 +22,10 @@ class ModelWeights {
   static absl::StatusOr<ModelWeights> Create(std::shared_ptr<const WeightFile> file, const ModelShape& shape,
                                              WeightLayout layout);
 
+  // The same file seen by one of n ranks: Read gives its part of every weight (SplitOf). n divides the parts.
+  ModelWeights OfRank(int rank, int n) const;
+  int rank() const { return rank_; }
+
   // Rows [row_begin, row_end) of a matrix in Hugging Face order, f32; a vector is one row. out holds exactly
   // (row_end - row_begin) * row length floats. kLmHead of a tied model reads the embedding.
   absl::Status Read(WeightId id, int64_t row_begin, int64_t row_end, absl::Span<float> out) const;
@@ -33,12 +37,15 @@ class ModelWeights {
   ModelWeights(std::shared_ptr<const WeightFile> file, WeightLayout layout, int head_dim, bool tied)
       : file_(std::move(file)), layout_(layout), head_dim_(head_dim), tied_(tied) {}
   absl::StatusOr<TensorInfo> Find(WeightId id) const;
+  absl::Status ReadWhole(const TensorInfo& tensor, Weight weight, int64_t row_begin, int64_t row_end,
+                         absl::Span<float> out) const;
   bool Interleaved(Weight weight) const;
 
   std::shared_ptr<const WeightFile> file_;
   WeightLayout layout_;
   int head_dim_;
   bool tied_;
+  int rank_ = 0, ranks_ = 1;
 };
 
 }  // namespace sluice

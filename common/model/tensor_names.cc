@@ -65,6 +65,25 @@ std::string TensorName(WeightLayout layout, WeightId id) {
   return names.in_layer ? absl::StrCat("blk.", id.layer, ".", names.gguf) : names.gguf;
 }
 
+Split SplitOf(Weight weight) {
+  switch (weight) {
+    case Weight::kQ:
+    case Weight::kK:
+    case Weight::kV:
+    case Weight::kGate:
+    case Weight::kUp:
+      return Split::kRows;
+    case Weight::kO:
+    case Weight::kDown:
+    case Weight::kQBias:
+    case Weight::kKBias:
+    case Weight::kVBias:
+      return Split::kColumns;
+    default:
+      return Split::kNone;
+  }
+}
+
 std::vector<int64_t> WeightDims(const ModelShape& shape, Weight weight) {
   int64_t q = int64_t{shape.n_q_heads} * shape.head_dim;
   int64_t kv = int64_t{shape.n_kv_heads} * shape.head_dim;

@@ -45,6 +45,14 @@ enum class WeightLayout {
   kGgufInterleaved,
 };
 
+// Which part of a weight each rank of a model has.
+enum class Split {
+  kNone,     // all of it
+  kRows,     // its heads' or MLP columns' rows
+  kColumns,  // its heads' or MLP columns' columns; of a vector, its entries
+};
+Split SplitOf(Weight weight);
+
 std::string TensorName(WeightLayout layout, WeightId id);
 
 // Row-major; one entry for vectors.

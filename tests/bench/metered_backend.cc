@@ -82,6 +82,7 @@ class MeteredBackend::MeteredOps final : public Ops {
     real_->StoreKv(k, v, k_out, v_out);
   }
   void Attention(absl::Span<const AttentionArgs> sequences) override { real_->Attention(sequences); }
+  void AllReduce(TensorView x) override { real_->AllReduce(x); }
   void ArgMax(TensorView x, TensorView out) override { real_->ArgMax(x, out); }
   void ScatterKv(TensorView k, TensorView v, const PagedKv& cache, int slot, int kv_head,
                  int row_begin) override {

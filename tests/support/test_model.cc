@@ -64,6 +64,15 @@ const Model& NeedleModel(DType kv_dtype, CpuIsa isa) {
   return TestModel(SourcePath("models/needle-14m"), kv_dtype, isa);
 }
 
+RankedTestModel LoadRanked(const std::string& path, int ranks, DType kv_dtype) {
+  const ModelFiles files = Must(OpenModel(path));
+  RankedTestModel loaded;
+  loaded.group = Must(MakeBackendGroup(TestDevice(), {}, ranks));
+  loaded.model = Must(RankedModel::Load(files.shape, files.weights, loaded.group.get(),
+                                        {.kv_dtype = kv_dtype, .progress = {}}));
+  return loaded;
+}
+
 const Tokenizer& NeedleTokenizer() {
   static const Tokenizer* tokenizer = Must(OpenTokenizer(SourcePath("models/needle-14m"))).release();
   return *tokenizer;

@@ -2,10 +2,11 @@
 // Threads: one.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "common/model/model.h"
+#include "common/model/ranked_model.h"
 #include "common/text/tokenizer.h"
 #include "kernels/cpu/cpu_backend.h"
 
@@ -26,6 +27,13 @@ const Model& TestModel(const std::string& path, DType kv_dtype = DType::kBF16, C
 // models/needle-14m.
 const Model& NeedleModel(DType kv_dtype = DType::kBF16, CpuIsa isa = BestCpuIsa());
 const Tokenizer& NeedleTokenizer();
+
+// A model over ranks of TestDevice(), bf16 KV. Loaded anew: one loop at a time runs a model of several ranks.
+struct RankedTestModel {
+  std::unique_ptr<BackendGroup> group;
+  std::unique_ptr<RankedModel> model;
+};
+RankedTestModel LoadRanked(const std::string& path, int ranks, DType kv_dtype = DType::kBF16);
 
 // How far logits may be from those of an f32 computation on the same bf16 weights. avx512_bf16 rounds
 // activations, too; GPUs also round queries and the weights of attention.

@@ -14,7 +14,7 @@ namespace {
 
 namespace pb = internal::v1;
 
-Compatibility CompatibilityOf(const Model& model) {
+Compatibility CompatibilityOf(const RankedModel& model) {
   const KvShape& shape = model.kv_shape();
   return {"w", "t", "r", "bf16", PagedKv::kPageRows, shape.n_layers, shape.n_kv_heads, shape.head_dim};
 }
@@ -33,7 +33,7 @@ std::unique_ptr<KvTransport> Transport(const std::string& name, Backend* backend
 
 }  // namespace
 
-TestDecode::TestDecode(const Model& model, const std::string& transport, size_t kv_bytes)
+TestDecode::TestDecode(const RankedModel& model, const std::string& transport, size_t kv_bytes)
     : incarnation_(RandomId128()),
       registry_(std::make_unique<MetricsRegistry>(MetricsIdentity{"decode", "needle", "test"})),
       metrics_(std::make_unique<DecodeMetrics>(registry_.get())),
@@ -42,7 +42,7 @@ TestDecode::TestDecode(const Model& model, const std::string& transport, size_t 
   cache.n_slots = 16;
   cache.max_rows = model.shape().context;
   cache.memory_bytes = kv_bytes;
-  auto created = DecodeCache::Create(model.backend(), model.kv_shape(), cache);
+  auto created = RankedCache::Create(model.group(), model.kv_shape(), cache);
   SLUICE_CHECK(created.ok());
   cache_ = *std::move(created);
   decode_loop_ = std::make_unique<DecodeLoop>(&model, cache_.get(), &table_, DecodeLoopOptions{}, &clock_,
@@ -51,8 +51,8 @@ TestDecode::TestDecode(const Model& model, const std::string& transport, size_t 
   options.incarnation = incarnation_;
   options.compatibility = CompatibilityOf(model);
   options.shape = model.kv_shape();
-  receive_loop_ = std::make_unique<ReceiveLoop>(options, Transport(transport, model.backend()),
-                                                model.backend(), cache_.get(), &table_, decode_loop_.get(),
+  receive_loop_ = std::make_unique<ReceiveLoop>(options, Transport(transport, model.group().rank(0)),
+                                                model.group(), cache_.get(), &table_, decode_loop_.get(),
                                                 &clock_, metrics_.get(), transfer_metrics_.get());
   generate_ = std::make_unique<GenerateService>(&table_, receive_loop_.get(), &clock_);
   handoff_ = std::make_unique<HandoffService>(receive_loop_.get());
@@ -68,8 +68,7 @@ TestDecode::~TestDecode() {
 std::string TestDecode::address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
 
 bool TestDecode::Idle() const {
-  return cache_->pages().free_pages() == cache_->pages().total_pages() &&
-         cache_->chunks().free_pages() == cache_->chunks().total_pages() && table_.size() == 0 &&
+  return cache_->pages().used() == 0 && cache_->chunks().used() == 0 && table_.size() == 0 &&
          decode_loop_->running() == 0 && receive_loop_->live() == 0;
 }
 
@@ -80,7 +79,7 @@ PrefillLoopOptions TestPrefill::DefaultOptions() {
   return options;
 }
 
-TestPrefill::TestPrefill(const Model& model, const std::string& transport, PrefillLoopOptions options)
+TestPrefill::TestPrefill(const RankedModel& model, const std::string& transport, PrefillLoopOptions options)
     : registry_(std::make_unique<MetricsRegistry>(MetricsIdentity{"prefill", "needle", "test"})),
       metrics_(std::make_unique<PrefillMetrics>(registry_.get(), PrefillLabels{{"full"}, TransportNames()})),
       transfer_metrics_(std::make_unique<KvTransferMetrics>(registry_.get())) {
@@ -88,8 +87,8 @@ TestPrefill::TestPrefill(const Model& model, const std::string& transport, Prefi
   sender.incarnation = RandomId128();
   sender.compatibility = CompatibilityOf(model);
   sender.shape = model.kv_shape();
-  send_loop_ = *SendLoop::Create(sender, Transport(transport, model.backend()), model.backend(), &clock_,
-                                 metrics_.get(), transfer_metrics_.get());
+  send_loop_ = *SendLoop::Create(sender, Transport(transport, model.group().rank(0)), model.group().rank(0),
+                                 &clock_, metrics_.get(), transfer_metrics_.get());
   prefill_loop_ = std::make_unique<PrefillLoop>(&model, send_loop_.get(), options, &clock_, metrics_.get());
   service_ = std::make_unique<PrefillService>(&model, prefill_loop_.get(), send_loop_.get(), &clock_);
   server_ = Listen({service_.get()});

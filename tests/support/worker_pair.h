@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/engine/sampler.h"
-#include "common/model/model.h"
+#include "common/model/ranked_model.h"
 #include "common/rpc/rpc_server.h"
 #include "decode_server/decode_service.h"
 #include "prefill_server/prefill_service.h"
@@ -23,11 +23,11 @@ namespace sluice {
 // One decode server.
 class TestDecode {
  public:
-  TestDecode(const Model& model, const std::string& transport, size_t kv_bytes = size_t{256} << 20);
+  TestDecode(const RankedModel& model, const std::string& transport, size_t kv_bytes = size_t{256} << 20);
   ~TestDecode();
   std::string address() const;
   const std::string& incarnation() const { return incarnation_; }
-  const DecodeCache& cache() const { return *cache_; }
+  const RankedCache& cache() const { return *cache_; }
   // Every page and chunk free, nothing registered, running or in flight.
   bool Idle() const;
 
@@ -37,7 +37,7 @@ class TestDecode {
   std::unique_ptr<MetricsRegistry> registry_;
   std::unique_ptr<DecodeMetrics> metrics_;
   std::unique_ptr<KvTransferMetrics> transfer_metrics_;
-  std::unique_ptr<DecodeCache> cache_;
+  std::unique_ptr<RankedCache> cache_;
   GenerationTable table_{256};
   std::unique_ptr<DecodeLoop> decode_loop_;
   std::unique_ptr<ReceiveLoop> receive_loop_;
@@ -49,7 +49,7 @@ class TestDecode {
 // One prefill server.
 class TestPrefill {
  public:
-  TestPrefill(const Model& model, const std::string& transport,
+  TestPrefill(const RankedModel& model, const std::string& transport,
               PrefillLoopOptions options = DefaultOptions());
   ~TestPrefill();
   static PrefillLoopOptions DefaultOptions();

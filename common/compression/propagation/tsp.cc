@@ -23,6 +23,7 @@ class Tsp final : public PropagationPolicy {
     SLUICE_ASSIGN_OR_RETURN(TensorView total, workspace.Take(DType::kF32, {1, scores.shape[1]}));
     SLUICE_ASSIGN_OR_RETURN(TensorView selected, workspace.Take(DType::kI32, {1, gate.rows}));
     ops.SumHeads(scores, total.At(0));
+    ops.AllReduce(total.At(0));  // over the heads of all ranks, so that all select the same rows
     ops.SelectTop(total, gate.rows - gate.window, gate.window, selected);
     *rows = selected.At(0);
     return absl::OkStatus();

@@ -38,7 +38,7 @@ TEST_P(Golden, GreedyTokensAndLogitsOfTheBundledModel) {
 // (tests/golden/models/README.md).
 TEST_P(Golden, DecodeLogitsOfTheTinyModels) {
   for (const char* name : {"llama-yarn", "llama3", "qwen2-bias", "qwen2-window", "qwen3", "mistral-window",
-                           "ministral-mixed", "nemo-sharded"}) {
+                           "ministral-mixed", "nemo-sharded", "qwen2-heads"}) {
     SCOPED_TRACE(name);
     const std::string folder = SourcePath("tests/golden/models/") + name;
     const auto golden = nlohmann::json::parse(ReadFile(folder + "/golden.json"));

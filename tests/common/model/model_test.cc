@@ -118,7 +118,7 @@ TEST(CentredKeys, TheMeanOfTheRotatedBiasIsGone) {
 // Random models, one for each part of the architecture (tests/golden/models/README.md).
 TEST_P(Golden, LogitsOfTheTinyModels) {
   for (const char* name : {"llama-yarn", "llama3", "llama3/model.gguf", "qwen2-bias", "qwen2-window", "qwen3",
-                           "mistral-window", "ministral-mixed", "nemo-sharded"}) {
+                           "mistral-window", "ministral-mixed", "nemo-sharded", "qwen2-heads"}) {
     SCOPED_TRACE(name);
     const std::string path = SourcePath("tests/golden/models/") + name;
     const std::string folder = path.substr(0, path.find("/model.gguf"));

@@ -88,6 +88,35 @@ TEST(ModelWeights, GgufGivesTheSameShapeAndNumbersAsSafetensors) {
   EXPECT_FALSE(gguf->Read({Weight::kQ, 3}, 0, 5, absl::MakeSpan(some)).ok());
 }
 
+// Rows one rank after another, or columns side by side: what two and four ranks read is what one reads.
+TEST(ModelWeights, TheSharesOfRanksMakeUpTheWhole) {
+  const ModelShape shape = TinyShape("qwen2-heads");
+  auto whole = ModelWeights::Create(TinyFile("qwen2-heads"), shape, WeightLayout::kHuggingFace);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  for (int n : {2, 4}) {
+    for (WeightId id : WeightsOf(shape)) {
+      SCOPED_TRACE(TensorName(WeightLayout::kHuggingFace, id));
+      const std::vector<float> all = *whole->ReadAll(id);
+      const std::vector<int64_t> dims = WeightDims(shape, id.weight),
+                                 own = WeightDims(shape.OfRank(n), id.weight);
+      const size_t width = dims.back(), own_width = own.back();
+      std::vector<float> joined(all.size());
+      for (int rank = 0; rank < n; ++rank) {
+        const std::vector<float> share = *whole->OfRank(rank, n).ReadAll(id);
+        const size_t rows = share.size() / own_width;
+        const size_t row = rows == all.size() / width ? 0 : rank * rows;
+        const size_t column = own_width == width ? 0 : rank * own_width;
+        for (size_t i = 0; i < share.size(); ++i)
+          joined[(row + i / own_width) * width + column + i % own_width] = share[i];
+      }
+      EXPECT_EQ(joined, all);
+    }
+    std::vector<float> row(shape.hidden);
+    const int64_t past = shape.intermediate / n;
+    EXPECT_FALSE(whole->OfRank(0, n).Read({Weight::kUp}, past, past + 1, absl::MakeSpan(row)).ok());
+  }
+}
+
 TEST(ModelWeights, TiedHeadReadsTheEmbedding) {
   auto weights = ModelWeights::Create(TinyFile("qwen3"), TinyShape("qwen3"), WeightLayout::kHuggingFace);
   ASSERT_TRUE(weights.ok()) << weights.status();

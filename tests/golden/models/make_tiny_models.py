@@ -1,6 +1,6 @@
 """Makes the random tiny models beside this file and their golden logits.
 
-    python make_tiny_models.py    (torch, transformers, safetensors, gguf, numpy)
+    python make_tiny_models.py [NAME...]    (all by default; torch, transformers, safetensors, gguf, numpy)
 
 Every weight is rounded to bfloat16 first; the logits are Transformers' in float32 with eager attention on the
 rounded weights, so a program that loads model.safetensors and computes in float32 should meet them closely.
@@ -8,6 +8,7 @@ README.md describes golden.json.
 """
 import json
 import pathlib
+import sys
 
 import gguf
 import numpy as np
@@ -38,6 +39,8 @@ MODELS = {
         "sliding_attention", "full_attention", "sliding_attention"]), 1),
     "nemo-sharded": ("Mistral", dict(tie_word_embeddings=False, sliding_window=None, hidden_size=40, head_dim=16,
                                      num_attention_heads=4, num_key_value_heads=1), 3),
+    "qwen2-heads": ("Qwen2", dict(tie_word_embeddings=False, hidden_size=64, num_key_value_heads=4,
+                                  max_position_embeddings=2048), 1),
 }
 
 
@@ -180,6 +183,8 @@ def dump(data):
 
 def main():
     for number, (name, (family, fields, shards)) in enumerate(MODELS.items()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         directory = HERE / name
         directory.mkdir(exist_ok=True)
         config = getattr(transformers, family + "Config")(**{**SMALL, **fields})
