@@ -25,10 +25,9 @@ double UnixNow() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())
 
 }  // namespace
 
-DecodeLoop::DecodeLoop(const Model* model, DecodeCache* cache, GenerationTable* table,
+DecodeLoop::DecodeLoop(const RankedModel* model, RankedCache* cache, GenerationTable* table,
                        const DecodeLoopOptions& options, const Clock* clock, DecodeMetrics* metrics)
     : model_(model),
-      cache_(cache),
       table_(table),
       options_(options),
       clock_(clock),
@@ -88,7 +87,7 @@ std::vector<DecodeLoop::Running*> DecodeLoop::PickBatch() {
   std::vector<Running*> preempted;
   for (Running* sequence : batch) {
     if (std::find(preempted.begin(), preempted.end(), sequence) != preempted.end()) continue;
-    absl::Status room = sequence->kv->ReserveAppend(stepper_.ops());
+    absl::Status room = sequence->kv->ReserveAppend(stepper_.queues());
     while (!room.ok()) {
       Running* youngest = nullptr;
       for (auto it = running_.rbegin(); it != running_.rend() && youngest == nullptr; ++it) {
@@ -99,7 +98,7 @@ std::vector<DecodeLoop::Running*> DecodeLoop::PickBatch() {
       metrics_->preemptions.Increment();
       youngest->kv.reset();
       if (youngest == sequence) break;
-      room = sequence->kv->ReserveAppend(stepper_.ops());
+      room = sequence->kv->ReserveAppend(stepper_.queues());
     }
     if (room.ok()) ready.push_back(sequence);
   }
@@ -133,7 +132,7 @@ void DecodeLoop::Step() {
     if (!running_.empty()) absl::SleepFor(kPausedWait);  // every reader lags
     return;
   }
-  std::vector<DecodeRow> rows;
+  std::vector<RankedDecodeRow> rows;
   for (const Running* sequence : batch) {
     rows.push_back({sequence->kv.get(), sequence->generation->gates.selection.kind, sequence->token,
                     sequence->position, !TakesBest(sequence->generation->sampling, sequence->index + 1)});

@@ -10,9 +10,8 @@
 #include "common/base/clock.h"
 #include "common/base/queue.h"
 #include "common/base/thread.h"
-#include "common/engine/decode_step.h"
-#include "common/kvcache/decode_cache.h"
-#include "common/kvcache/sequence_kv.h"
+#include "common/engine/ranked_decode.h"
+#include "common/kvcache/ranked_cache.h"
 #include "common/metrics/worker_metrics.h"
 #include "decode_server/generation.h"
 
@@ -26,7 +25,7 @@ struct DecodeLoopOptions {
 // A validated hand-off: everything a sequence needs to go on.
 struct ReadySequence {
   std::shared_ptr<Generation> generation;
-  std::unique_ptr<SequenceKv> kv;
+  std::unique_ptr<RankedSequence> kv;
   LogicalLen next_position;     // of first_token
   int32_t first_token = 0;      // sampled by prefill; output index = generation->emitted.size()
   std::vector<int> prompt_ids;  // distinct, only with a repetition penalty
@@ -34,8 +33,8 @@ struct ReadySequence {
 
 class DecodeLoop {
  public:
-  DecodeLoop(const Model* model, DecodeCache* cache, GenerationTable* table, const DecodeLoopOptions& options,
-             const Clock* clock, DecodeMetrics* metrics);
+  DecodeLoop(const RankedModel* model, RankedCache* cache, GenerationTable* table,
+             const DecodeLoopOptions& options, const Clock* clock, DecodeMetrics* metrics);
   ~DecodeLoop();
 
   // False when the queue is full.
@@ -48,7 +47,7 @@ class DecodeLoop {
  private:
   struct Running {
     std::shared_ptr<Generation> generation;
-    std::unique_ptr<SequenceKv> kv;
+    std::unique_ptr<RankedSequence> kv;
     LogicalLen position;  // of `token`
     int32_t token = 0;    // sampled, K,V not yet in the cache
     int index = 0;        // its output index
@@ -64,13 +63,12 @@ class DecodeLoop {
   // Chooses the sequences of the next step and makes room for their rows, preempting the youngest when empty.
   std::vector<Running*> PickBatch();
 
-  const Model* const model_;
-  DecodeCache* const cache_;
+  const RankedModel* const model_;
   GenerationTable* const table_;
   const DecodeLoopOptions options_;
   const Clock* const clock_;
   DecodeMetrics* const metrics_;
-  DecodeStepper stepper_;
+  RankedDecode stepper_;
   BoundedQueue<ReadySequence> queue_;
   std::atomic<bool> stopping_{false};
   std::atomic<int> running_count_{0};

@@ -40,9 +40,9 @@ absl::Status Serve(Options options) {
                             metrics.model_load_progress_ratio.Set(done);
                           }));
   metrics.model_load_seconds.Set(absl::ToDoubleSeconds(clock.Now() - load_began));
-  const Model& model = *loaded.model;
+  const RankedModel& model = *loaded.model;
   spdlog::info("model loaded name={} device=\"{}\" weights_mb={} seconds={:.1f}", loaded.identity.name(),
-               loaded.backend->description(), model.weight_bytes() >> 20,
+               loaded.group->description(), model.weight_bytes() >> 20,
                absl::ToDoubleSeconds(clock.Now() - load_began));
 
   DecodeCacheOptions cache_options;
@@ -50,15 +50,15 @@ absl::Status Serve(Options options) {
   cache_options.max_rows = model.shape().context;
   cache_options.memory_bytes = size_t{static_cast<size_t>(options.kv_memory_mb)} << 20;
   cache_options.sliding_windows = model.shape().sliding_window;
-  absl::StatusOr<std::unique_ptr<DecodeCache>> created =
-      DecodeCache::Create(loaded.backend.get(), model.kv_shape(), cache_options);
+  absl::StatusOr<std::unique_ptr<RankedCache>> created =
+      RankedCache::Create(*loaded.group, model.kv_shape(), cache_options);
   if (!created.ok()) {
     return absl::Status(created.status().code(), absl::StrCat("--kv-memory ", options.kv_memory_mb,
                                                               " [MB]: ", created.status().message()));
   }
-  const std::unique_ptr<DecodeCache> cache = *std::move(created);
+  const std::unique_ptr<RankedCache> cache = *std::move(created);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport,
-                          MakeWorkerTransport(options.worker, loaded.backend.get()));
+                          MakeWorkerTransport(options.worker, loaded.group->rank(0)));
 
   const std::string incarnation = RandomId128();
   GenerationTable table(options.max_requests);
@@ -71,8 +71,8 @@ absl::Status Serve(Options options) {
   receiver.shape = model.kv_shape();
   receiver.ring_slots = options.worker.ring_slots;
   receiver.slot_bytes = static_cast<size_t>(options.worker.slot_kib) << 10;
-  ReceiveLoop receive_loop(receiver, std::move(transport), loaded.backend.get(), cache.get(), &table,
-                           &decode_loop, &clock, &metrics, &transfer_metrics);
+  ReceiveLoop receive_loop(receiver, std::move(transport), *loaded.group, cache.get(), &table, &decode_loop,
+                           &clock, &metrics, &transfer_metrics);
   GenerateService generate(&table, &receive_loop, &clock);
   HandoffService handoff(&receive_loop);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
@@ -88,15 +88,15 @@ absl::Status Serve(Options options) {
     internal::v1::WorkerLoad load;
     load.set_running(decode_loop.running());
     load.set_queued(table.size() - decode_loop.running());
-    load.set_kv_pages_free(cache->pages().free_pages());
-    load.set_kv_pages_total(cache->pages().total_pages());
+    load.set_kv_pages_free(cache->pages().free);
+    load.set_kv_pages_total(cache->pages().total);
     load.set_ready(true);
     return load;
   });
   metrics.ready.Set(1);
   server->SetServing("sluice.internal.v1.DecodeWorker", true);
   spdlog::info("decode ready name={} address={} router={} pages={}", options.worker.name, report.address(),
-               options.worker.router, cache->pages().total_pages());
+               options.worker.router, cache->pages().total);
 
   WaitForStopSignal();
   spdlog::info("decode stopping");
@@ -113,7 +113,7 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app("sluice-decode: receives kept KV from prefill servers and generates with continuous batching");
   AddWorkerFlags(&app, &options.worker);
-  app.add_option("--kv-memory", options.kv_memory_mb, "MB for KV pages and their bounds")
+  app.add_option("--kv-memory", options.kv_memory_mb, "MB for KV pages and their bounds, over all ranks")
       ->envname("SLUICE_KV_MEMORY")
       ->group("Memory")
       ->check(CLI::Range(1, 1 << 24))

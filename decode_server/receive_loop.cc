@@ -20,10 +20,22 @@ TensorView Rows(const char* data, const KvShape& shape, int rows) {
   return TensorView::Contiguous(const_cast<char*>(data), shape.dtype, {rows, shape.head_dim});
 }
 
+std::vector<std::unique_ptr<Ops>> NewQueues(const BackendGroup& group) {
+  std::vector<std::unique_ptr<Ops>> queues;
+  for (int rank = 0; rank < group.size(); ++rank) queues.push_back(group.rank(rank)->NewOps());
+  return queues;
+}
+
+RankQueues Pointers(const std::vector<std::unique_ptr<Ops>>& queues) {
+  RankQueues pointers;
+  for (const auto& queue : queues) pointers.push_back(queue.get());
+  return pointers;
+}
+
 }  // namespace
 
 ReceiveLoop::ReceiveLoop(HandoffReceiverOptions options, std::unique_ptr<KvTransport> transport,
-                         Backend* backend, DecodeCache* cache, GenerationTable* table,
+                         const BackendGroup& group, RankedCache* cache, GenerationTable* table,
                          DecodeLoop* decode_loop, const Clock* clock, DecodeMetrics* metrics,
                          KvTransferMetrics* transfer_metrics)
     : shape_(options.shape),
@@ -34,7 +46,8 @@ ReceiveLoop::ReceiveLoop(HandoffReceiverOptions options, std::unique_ptr<KvTrans
       clock_(clock),
       metrics_(metrics),
       transfer_metrics_(transfer_metrics),
-      ops_(backend->NewOps()),
+      ops_(NewQueues(group)),
+      queues_(Pointers(ops_)),
       receiver_(std::move(options), transport_.get(), this),
       thread_("transfer", [this] { Run(); }) {}
 
@@ -121,7 +134,7 @@ absl::Status ReceiveLoop::Reserve(const Offer& offer) {
     rows.push_back(std::min(ceiling + growth, cache_->max_rows()));
   }
   SLUICE_ASSIGN_OR_RETURN(
-      std::unique_ptr<SequenceKv> kv,
+      std::unique_ptr<RankedSequence> kv,
       cache_->NewSequence(SelectorOf(gates.selection.kind).parameters(gates.selection), rows));
   generation->reserved = clock_->Now();
   metrics_->queue_seconds.Observe(absl::ToDoubleSeconds(generation->reserved - generation->registered));
@@ -136,11 +149,11 @@ absl::Status ReceiveLoop::Scatter(const HandoffKey& key, const SlabHeader& heade
   for (const SlabRun& run : RunsOf(header, shape_, slab)) {
     written =
         found->second.kv->Write(header.layer, run.kv_head, run.row_begin, Rows(run.k, shape_, run.n_rows),
-                                Rows(run.v, shape_, run.n_rows), run.positions, *ops_);
+                                Rows(run.v, shape_, run.n_rows), run.positions, queues_);
     if (!written.ok()) break;
   }
   // Whatever came of it: the slot and the pages may be somebody else's next.
-  absl::Status synced = ops_->Sync();
+  absl::Status synced = SyncRanks();
   return written.ok() ? synced : written;
 }
 
@@ -152,9 +165,9 @@ void ReceiveLoop::Ready(const HandoffKey& key, const Seal& seal, const std::vect
   const SamplingParams& sampling = reservation.generation->sampling;
   const int left =
       std::max(0, sampling.max_tokens - static_cast<int>(reservation.generation->emitted.size()));
-  reservation.kv->FinishWrites(std::min(left, kGrowthRows), *ops_);
+  reservation.kv->FinishWrites(std::min(left, kGrowthRows), queues_);
   std::shared_ptr<TokenSink> sink = reservation.generation->sink;
-  if (absl::Status status = ops_->Sync(); !status.ok()) {
+  if (absl::Status status = SyncRanks(); !status.ok()) {
     table_->Remove(key);
     sink->OnError(status);
     return;
@@ -181,6 +194,12 @@ void ReceiveLoop::Released(const HandoffKey& key, HandoffReason reason, const st
   // attempt.
 }
 
+absl::Status ReceiveLoop::SyncRanks() {
+  absl::Status status;
+  for (Ops* queue : queues_) status.Update(queue->Sync());
+  return status;
+}
+
 void ReceiveLoop::PublishMetrics() {
   const absl::Time now = clock_->Now();
   const SlotCounts slots = receiver_.slots(now);
@@ -196,17 +215,16 @@ void ReceiveLoop::PublishMetrics() {
   metrics_->in_flight_transfer.Set(receiver_.live());
   metrics_->in_flight_decode.Set(decode_loop_->running());
   metrics_->in_flight_queued.Set(std::max(0, table_->size() - receiver_.live() - decode_loop_->running()));
-  const PagePool& pages = cache_->pages();
-  const PagePool& chunks = cache_->chunks();
+  const RankedCache::Pieces pages = cache_->pages(), chunks = cache_->chunks();
   int leased = 0;
   for (const auto& [key, reservation] : reservations_) leased += reservation.kv->pages();
-  const int used = pages.total_pages() - pages.free_pages();
-  metrics_->kv_blocks_free.Set(pages.free_pages());
+  const int used = pages.used();
+  metrics_->kv_blocks_free.Set(pages.free);
   metrics_->kv_blocks_leased.Set(leased);
   metrics_->kv_blocks_active.Set(std::max(0, used - leased));
-  metrics_->kv_memory_pages_bytes.Set(static_cast<double>(used) * static_cast<double>(pages.page_bytes()));
-  metrics_->kv_memory_side_tables_bytes.Set(static_cast<double>(chunks.total_pages() - chunks.free_pages()) *
-                                            static_cast<double>(chunks.page_bytes()));
+  metrics_->kv_memory_pages_bytes.Set(static_cast<double>(used) * static_cast<double>(pages.bytes));
+  metrics_->kv_memory_side_tables_bytes.Set(static_cast<double>(chunks.used()) *
+                                            static_cast<double>(chunks.bytes));
 }
 
 }  // namespace sluice

@@ -14,8 +14,7 @@
 #include "common/base/queue.h"
 #include "common/base/thread.h"
 #include "common/handoff/receiver.h"
-#include "common/kvcache/decode_cache.h"
-#include "common/kvcache/sequence_kv.h"
+#include "common/kvcache/ranked_cache.h"
 #include "common/metrics/kv_transfer_metrics.h"
 #include "common/metrics/worker_metrics.h"
 #include "common/rpc/handoff_stream.h"
@@ -29,9 +28,10 @@ class ReceiveLoop final : public ReceiverHost {
   // Rows reserved beyond the kept ones, so that decode seldom asks the pool.
   static constexpr int kGrowthRows = 256;
 
-  ReceiveLoop(HandoffReceiverOptions options, std::unique_ptr<KvTransport> transport, Backend* backend,
-              DecodeCache* cache, GenerationTable* table, DecodeLoop* decode_loop, const Clock* clock,
-              DecodeMetrics* metrics, KvTransferMetrics* transfer_metrics);
+  // Slabs lie where every rank of the group reads them.
+  ReceiveLoop(HandoffReceiverOptions options, std::unique_ptr<KvTransport> transport,
+              const BackendGroup& group, RankedCache* cache, GenerationTable* table, DecodeLoop* decode_loop,
+              const Clock* clock, DecodeMetrics* metrics, KvTransferMetrics* transfer_metrics);
   ~ReceiveLoop() override;
 
   void AddStream(PeerId peer, std::shared_ptr<HandoffStream> stream);
@@ -55,6 +55,7 @@ class ReceiveLoop final : public ReceiverHost {
   void Run();
   void Handle(Event event);
   void PublishMetrics();
+  absl::Status SyncRanks();
 
   // ReceiverHost, on the loop's thread.
   void Send(PeerId peer, const HandoffMessage& message) override;
@@ -65,17 +66,18 @@ class ReceiveLoop final : public ReceiverHost {
 
   const KvShape shape_;
   const std::unique_ptr<KvTransport> transport_;
-  DecodeCache* const cache_;
+  RankedCache* const cache_;
   GenerationTable* const table_;
   DecodeLoop* const decode_loop_;
   const Clock* const clock_;
   DecodeMetrics* const metrics_;
   KvTransferMetrics* const transfer_metrics_;
-  const std::unique_ptr<Ops> ops_;
+  std::vector<std::unique_ptr<Ops>> ops_;  // by rank
+  RankQueues queues_;
   HandoffReceiver receiver_;
   struct Reservation {
     std::shared_ptr<Generation> generation;
-    std::unique_ptr<SequenceKv> kv;
+    std::unique_ptr<RankedSequence> kv;
   };
   std::map<HandoffKey, Reservation> reservations_;
   std::map<PeerId, std::shared_ptr<HandoffStream>> streams_;

@@ -44,12 +44,12 @@ absl::Status Serve(Options options) {
                             metrics.model_load_progress_ratio.Set(done);
                           }));
   metrics.model_load_seconds.Set(absl::ToDoubleSeconds(clock.Now() - load_began));
-  const Model& model = *loaded.model;
+  const RankedModel& model = *loaded.model;
   spdlog::info("model loaded name={} device=\"{}\" weights_mb={} seconds={:.1f}", loaded.identity.name(),
-               loaded.backend->description(), model.weight_bytes() >> 20,
+               loaded.group->description(), model.weight_bytes() >> 20,
                absl::ToDoubleSeconds(clock.Now() - load_began));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport,
-                          MakeWorkerTransport(options.worker, loaded.backend.get()));
+                          MakeWorkerTransport(options.worker, loaded.group->rank(0)));
 
   HandoffSenderOptions sender;
   sender.incarnation = RandomId128();
@@ -58,7 +58,7 @@ absl::Status Serve(Options options) {
   sender.ring_slots = options.worker.ring_slots;
   sender.slot_bytes = static_cast<size_t>(options.worker.slot_kib) << 10;
   absl::StatusOr<std::unique_ptr<SendLoop>> send_loop = SendLoop::Create(
-      sender, std::move(transport), loaded.backend.get(), &clock, &metrics, &transfer_metrics);
+      sender, std::move(transport), loaded.group->rank(0), &clock, &metrics, &transfer_metrics);
   if (!send_loop.ok()) {
     return absl::Status(
         send_loop.status().code(),
@@ -114,10 +114,11 @@ int Main(int argc, char** argv) {
         ->check(CLI::Range(1, most))
         ->capture_default_str();
   };
-  add("--history-memory", options.history_memory_mb, "MB of session history", "SLUICE_HISTORY_MEMORY",
-      "Memory", 1 << 24);
-  add("--work-memory", options.work_memory_mb, "MB of scratch and kept sets of prompts under way",
-      "SLUICE_WORK_MEMORY", "Memory", 1 << 24);
+  add("--history-memory", options.history_memory_mb, "MB of session history, over all ranks",
+      "SLUICE_HISTORY_MEMORY", "Memory", 1 << 24);
+  add("--work-memory", options.work_memory_mb,
+      "MB of scratch and kept sets of prompts under way, over all ranks", "SLUICE_WORK_MEMORY", "Memory",
+      1 << 24);
   add("--max-queue", options.loop.max_queue, "prompts that wait", "SLUICE_MAX_QUEUE", "Scheduling", 1 << 20);
   add("--short-tokens", options.loop.scheduler.short_tokens, "prompts up to so many tokens share a pass",
       "SLUICE_SHORT_TOKENS", "Scheduling", 1 << 20);

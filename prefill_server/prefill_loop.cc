@@ -18,10 +18,16 @@ int WindowOf(const ResolvedGates& gates) {
   return std::max({1, gates.retention.window, gates.propagation.window});
 }
 
+std::vector<Backend*> Backends(const BackendGroup& group) {
+  std::vector<Backend*> ranks;
+  for (int rank = 0; rank < group.size(); ++rank) ranks.push_back(group.rank(rank));
+  return ranks;
+}
+
 }  // namespace
 
 // One job inside a pass: its history, and where its layers go.
-class PrefillLoop::Sequence final : public PrefillSink {
+class PrefillLoop::Sequence final : public RankedSink {
  public:
   Sequence(PrefillLoop* loop, std::shared_ptr<PrefillJob> job) : loop_(loop), job_(std::move(job)) {
     const PrefillRequest& request = job_->request;
@@ -60,8 +66,8 @@ class PrefillLoop::Sequence final : public PrefillSink {
     job_->ceilings = KeptCeilings(loop->model_->kv_shape(), request.gates, history_rows + n - cached_tokens_);
   }
 
-  PrefillSequence Describe() {
-    PrefillSequence sequence;
+  RankedPrefillSequence Describe() {
+    RankedPrefillSequence sequence;
     const PrefillRequest& request = job_->request;
     sequence.ids.assign(request.prompt_ids.begin() + cached_tokens_, request.prompt_ids.end());
     sequence.first_position = cached_tokens_;
@@ -76,8 +82,8 @@ class PrefillLoop::Sequence final : public PrefillSink {
   }
 
   bool wants_new_rows() const override { return keeps_rows_; }
-  absl::Status OnNewRows(LayerId layer, TensorView k, TensorView v, Ops& ops) override {
-    extension_.Write(layer, k, v, ops);
+  absl::Status OnNewRows(int rank, LayerId layer, TensorView k, TensorView v, Ops& ops) override {
+    extension_.Write(rank, layer, k, v, ops);
     return absl::OkStatus();
   }
   absl::Status OnKept(LayerId layer, KeptLayer kept) override {
@@ -114,18 +120,18 @@ class PrefillLoop::Sequence final : public PrefillSink {
 
 struct PrefillLoop::Pass {
   std::vector<std::unique_ptr<Sequence>> sequences;
-  std::unique_ptr<PrefillPass> pass;  // destroyed before the sequences it borrows
+  std::unique_ptr<RankedPrefill> pass;  // destroyed before the sequences it borrows
   size_t bytes = 0;
 };
 
-PrefillLoop::PrefillLoop(const Model* model, SendLoop* send_loop, const PrefillLoopOptions& options,
+PrefillLoop::PrefillLoop(const RankedModel* model, SendLoop* send_loop, const PrefillLoopOptions& options,
                          const Clock* clock, PrefillMetrics* metrics)
     : model_(model),
       send_loop_(send_loop),
       options_(options),
       clock_(clock),
       metrics_(metrics),
-      history_(model->backend(), model->kv_shape(), options.history_bytes),
+      history_(Backends(model->group()), model->kv_shape(), options.history_bytes),
       inbox_(options.max_queue),
       thread_("prefill", [this] { Run(); }) {}
 
@@ -136,7 +142,7 @@ size_t PrefillLoop::BytesOf(const PrefillJob& job) const {
   const KvShape& shape = model_->kv_shape();
   const std::vector<int> ceilings = KeptCeilings(shape, job.request.gates, n);
   const int64_t rows = std::accumulate(ceilings.begin(), ceilings.end(), int64_t{0});
-  return PrefillPass::ScratchBytes(*model_, n, 0) + static_cast<size_t>(rows) * (2 * shape.row_bytes() + 4);
+  return RankedPrefill::ScratchBytes(*model_, n, 0) + static_cast<size_t>(rows) * (2 * shape.row_bytes() + 4);
 }
 
 absl::Status PrefillLoop::Submit(std::shared_ptr<PrefillJob> job) {
@@ -258,7 +264,7 @@ SchedulerState PrefillLoop::Look(std::vector<QueuedPrompt>* prompts) const {
 
 void PrefillLoop::StartPass(const std::vector<int>& picked, bool is_long) {
   auto pass = std::make_unique<Pass>();
-  std::vector<PrefillSequence> described;
+  std::vector<RankedPrefillSequence> described;
   const absl::Time now = clock_->Now();
   for (int i : picked) {
     std::shared_ptr<PrefillJob> job = queue_[i];
@@ -276,7 +282,7 @@ void PrefillLoop::StartPass(const std::vector<int>& picked, bool is_long) {
   }
   for (auto it = picked.rbegin(); it != picked.rend(); ++it) queue_.erase(queue_.begin() + *it);
   metrics_->batch_size.Observe(static_cast<double>(picked.size()));
-  absl::StatusOr<std::unique_ptr<PrefillPass>> created = PrefillPass::Create(model_, std::move(described));
+  absl::StatusOr<std::unique_ptr<RankedPrefill>> created = RankedPrefill::Create(model_, described);
   if (!created.ok()) {
     for (auto& sequence : pass->sequences) send_loop_->Failed(sequence->job(), created.status());
     return;

@@ -11,9 +11,9 @@
 #include "common/base/clock.h"
 #include "common/base/queue.h"
 #include "common/base/thread.h"
-#include "common/engine/prefill_pass.h"
+#include "common/engine/ranked_prefill.h"
 #include "common/metrics/worker_metrics.h"
-#include "common/model/model.h"
+#include "common/model/ranked_model.h"
 #include "prefill_server/prefill_job.h"
 #include "prefill_server/prefix_tree.h"
 #include "prefill_server/scheduler.h"
@@ -30,8 +30,8 @@ struct PrefillLoopOptions {
 
 class PrefillLoop {
  public:
-  PrefillLoop(const Model* model, SendLoop* send_loop, const PrefillLoopOptions& options, const Clock* clock,
-              PrefillMetrics* metrics);
+  PrefillLoop(const RankedModel* model, SendLoop* send_loop, const PrefillLoopOptions& options,
+              const Clock* clock, PrefillMetrics* metrics);
   ~PrefillLoop();
 
   // ResourceExhausted: the queue is full, or the prompt can never fit (the text has the arithmetic).
@@ -56,7 +56,7 @@ class PrefillLoop {
   void FinishPass(Pass* pass);
   void DropCancelled();
 
-  const Model* const model_;
+  const RankedModel* const model_;
   SendLoop* const send_loop_;
   const PrefillLoopOptions options_;
   const Clock* const clock_;

@@ -11,7 +11,7 @@ namespace sluice {
 
 class PrefillService final : public internal::v1::PrefillWorker::CallbackService {
  public:
-  PrefillService(const Model* model, PrefillLoop* prefill_loop, SendLoop* send_loop, const Clock* clock)
+  PrefillService(const RankedModel* model, PrefillLoop* prefill_loop, SendLoop* send_loop, const Clock* clock)
       : model_(model), prefill_loop_(prefill_loop), send_loop_(send_loop), clock_(clock) {}
 
   grpc::ServerWriteReactor<internal::v1::PrefillEvent>* Prefill(
@@ -20,7 +20,7 @@ class PrefillService final : public internal::v1::PrefillWorker::CallbackService
  private:
   absl::StatusOr<PrefillRequest> Check(const internal::v1::PrefillRequest& request) const;
 
-  const Model* const model_;
+  const RankedModel* const model_;
   PrefillLoop* const prefill_loop_;
   SendLoop* const send_loop_;
   const Clock* const clock_;

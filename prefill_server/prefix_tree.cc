@@ -3,7 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/status.h"
+
 namespace sluice {
+namespace {
+
+size_t BytesOf(const std::vector<Buffer>& parts) {
+  size_t sum = 0;
+  for (const Buffer& part : parts) sum += part.bytes();
+  return sum;
+}
+
+}  // namespace
 
 // Three kinds of node: an owner's root (no KV), a block of tokens, a kept set.
 struct PrefixTree::Node {
@@ -13,18 +24,18 @@ struct PrefixTree::Node {
   std::map<std::string, std::unique_ptr<Node>, std::less<>> named;
   std::vector<int32_t> tokens;
   std::string name;
-  Buffer kv;                            // block: [layer][K|V][n_kv_heads][kBlockTokens][head_dim]
+  Block kv;
   std::shared_ptr<const KeptSet> kept;  // kept set
   int end_position = 0;                 // tokens from the root to here, included
   int pins = 0;
   absl::Time last_used;
 
-  size_t bytes() const { return kv.bytes() + (kept != nullptr ? kept->bytes() : 0); }
+  size_t bytes() const { return BytesOf(kv) + (kept != nullptr ? kept->bytes() : 0); }
   bool evictable() const { return blocks.empty() && named.empty() && pins == 0 && bytes() > 0; }
 };
 
-PrefixTree::PrefixTree(Backend* backend, const KvShape& shape, size_t limit_bytes)
-    : backend_(backend), shape_(shape), limit_bytes_(limit_bytes), root_(std::make_unique<Node>()) {}
+PrefixTree::PrefixTree(std::vector<Backend*> ranks, const KvShape& shape, size_t limit_bytes)
+    : ranks_(std::move(ranks)), shape_(shape), limit_bytes_(limit_bytes), root_(std::make_unique<Node>()) {}
 
 PrefixTree::~PrefixTree() {
   // Iteratively: a path may be thousands of blocks deep.
@@ -52,12 +63,12 @@ PrefixTree::Path::~Path() {
 
 int PrefixTree::Path::rows(LayerId) const { return tokens(); }
 
-absl::Status PrefixTree::Path::Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
+absl::Status PrefixTree::Path::Read(int rank, LayerId layer, TensorView k, TensorView v, TensorView positions,
                                     Ops& ops) const {
   int64_t row = 0;
   for (const Node* node : nodes_) {
-    ops.Copy(tree_->BlockView(node->kv.data(), layer, 0), k.Slice(1, row, row + kBlockTokens));
-    ops.Copy(tree_->BlockView(node->kv.data(), layer, 1), v.Slice(1, row, row + kBlockTokens));
+    ops.Copy(tree_->BlockView(node->kv, rank, layer, 0), k.Slice(1, row, row + kBlockTokens));
+    ops.Copy(tree_->BlockView(node->kv, rank, layer, 1), v.Slice(1, row, row + kBlockTokens));
     row += kBlockTokens;
   }
   std::vector<int32_t> order(row);
@@ -68,11 +79,20 @@ absl::Status PrefixTree::Path::Read(LayerId layer, TensorView k, TensorView v, T
   return absl::OkStatus();
 }
 
-TensorView PrefixTree::BlockView(void* data, LayerId layer, int k_or_v) const {
-  const int64_t part = int64_t{shape_.n_kv_heads} * kBlockTokens * shape_.head_dim;
-  return TensorView::Contiguous(static_cast<char*>(data) + (layer.value() * 2 + k_or_v) * part *
-                                                               static_cast<int64_t>(DTypeSize(shape_.dtype)),
-                                shape_.dtype, {shape_.n_kv_heads, kBlockTokens, shape_.head_dim});
+absl::StatusOr<PrefixTree::Block> PrefixTree::NewBlock() const {
+  Block block;
+  for (Backend* rank : ranks_) {
+    SLUICE_ASSIGN_OR_RETURN(Buffer part, rank->Allocate(block_bytes() / ranks_.size()));
+    block.push_back(std::move(part));
+  }
+  return block;
+}
+
+TensorView PrefixTree::BlockView(const Block& block, int rank, LayerId layer, int k_or_v) const {
+  const int64_t heads = shape_.n_kv_heads / static_cast<int64_t>(ranks_.size());
+  const int64_t part = heads * kBlockTokens * shape_.head_dim * static_cast<int64_t>(DTypeSize(shape_.dtype));
+  return TensorView::Contiguous(static_cast<char*>(block[rank].data()) + (layer.value() * 2 + k_or_v) * part,
+                                shape_.dtype, {heads, kBlockTokens, shape_.head_dim});
 }
 
 PrefixTree::Node* PrefixTree::OwnerRoot(absl::string_view owner) {
@@ -112,7 +132,7 @@ PrefixTree::Extension PrefixTree::Begin(absl::string_view owner, absl::Span<cons
   const int blocks = (static_cast<int>(ids.size()) - extension.first_token_) / kBlockTokens;
   for (int i = 0; i < blocks; ++i) {
     if (!MakeRoom(block_bytes(), now)) break;
-    absl::StatusOr<Buffer> block = backend_->Allocate(block_bytes());
+    absl::StatusOr<Block> block = NewBlock();
     if (!block.ok()) break;
     bytes_ += block_bytes();
     extension.blocks_.push_back(*std::move(block));
@@ -132,14 +152,14 @@ PrefixTree::Extension& PrefixTree::Extension::operator=(Extension&& other) noexc
 }
 
 PrefixTree::Extension::~Extension() {
-  for (const Buffer& block : blocks_) tree_->bytes_ -= block.bytes();
+  for (const Block& block : blocks_) tree_->bytes_ -= BytesOf(block);
 }
 
-void PrefixTree::Extension::Write(LayerId layer, TensorView k, TensorView v, Ops& ops) {
+void PrefixTree::Extension::Write(int rank, LayerId layer, TensorView k, TensorView v, Ops& ops) {
   int64_t row = 0;
-  for (Buffer& block : blocks_) {
-    ops.Copy(k.Slice(1, row, row + kBlockTokens), tree_->BlockView(block.data(), layer, 0));
-    ops.Copy(v.Slice(1, row, row + kBlockTokens), tree_->BlockView(block.data(), layer, 1));
+  for (const Block& block : blocks_) {
+    ops.Copy(k.Slice(1, row, row + kBlockTokens), tree_->BlockView(block, rank, layer, 0));
+    ops.Copy(v.Slice(1, row, row + kBlockTokens), tree_->BlockView(block, rank, layer, 1));
     row += kBlockTokens;
   }
 }
@@ -156,10 +176,10 @@ void PrefixTree::Publish(Extension extension, absl::Time now) {
     auto child = node->blocks.find(tokens_at(at));
     node = child == node->blocks.end() ? nullptr : child->second.get();
   }
-  for (Buffer& block : extension.blocks_) {
+  for (Block& block : extension.blocks_) {
     std::unique_ptr<Node>* slot = node == nullptr ? nullptr : &node->blocks[tokens_at(at)];
     if (slot == nullptr || *slot != nullptr) {
-      bytes_ -= block.bytes();  // no place for it, or another session published the same block first
+      bytes_ -= BytesOf(block);  // no place for it, or another session published the same block first
     } else {
       *slot = std::make_unique<Node>();
       (*slot)->parent = node;
@@ -180,8 +200,8 @@ int PrefixTree::KeptSet::rows(LayerId layer) const {
   return layers[layer.value()].kept.empty() ? 0 : layers[layer.value()].kept[0];
 }
 
-absl::Status PrefixTree::KeptSet::Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
-                                       Ops& ops) const {
+absl::Status PrefixTree::KeptSet::Read(int rank, LayerId layer, TensorView k, TensorView v,
+                                       TensorView positions, Ops& ops) const {
   const KeptLayer& kept = layers[layer.value()];
   const int64_t heads = static_cast<int64_t>(kept.kept.size());
   const int64_t rows = this->rows(layer);
@@ -189,9 +209,10 @@ absl::Status PrefixTree::KeptSet::Read(LayerId layer, TensorView k, TensorView v
     if (n != rows)
       return absl::UnimplementedError("history=evict over heads that keep different numbers of rows");
   }
-  ops.Copy(kept.k.View(k.dtype, {heads, rows, head_dim}), k);
-  ops.Copy(kept.v.View(v.dtype, {heads, rows, head_dim}), v);
-  ops.Copy(kept.positions.View(DType::kI32, {heads, rows}), positions);
+  const int64_t begin = rank * k.shape[0], end = begin + k.shape[0];  // of the heads, this rank's
+  ops.Copy(kept.k.View(k.dtype, {heads, rows, head_dim}).Slice(0, begin, end), k);
+  ops.Copy(kept.v.View(v.dtype, {heads, rows, head_dim}).Slice(0, begin, end), v);
+  ops.Copy(kept.positions.View(DType::kI32, {heads, rows}).Slice(0, begin, end), positions);
   return absl::OkStatus();
 }
 

@@ -19,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/engine/prefill_pass.h"
+#include "common/engine/ranked_prefill.h"
 #include "common/kvcache/kept_layer.h"
 #include "common/kvcache/kv_shape.h"
 #include "kernels/backend.h"
@@ -28,15 +28,17 @@ namespace sluice {
 
 class PrefixTree {
   struct Node;
+  using Block = std::vector<Buffer>;  // by rank: [layer][K|V][its KV heads][kBlockTokens][head_dim]
 
  public:
   static constexpr int kBlockTokens = 64;
 
-  PrefixTree(Backend* backend, const KvShape& shape, size_t limit_bytes);
+  // ranks: where each rank of the model keeps its KV heads of a block. shape: of the whole model.
+  PrefixTree(std::vector<Backend*> ranks, const KvShape& shape, size_t limit_bytes);
   ~PrefixTree();
 
   // Pins nodes against eviction as long as it lives; must not outlive the tree.
-  class Path final : public HistoryReader {
+  class Path final : public RankedHistory {
    public:
     Path() = default;
     Path(Path&& other) noexcept;
@@ -44,7 +46,7 @@ class PrefixTree {
     ~Path() override;
     int tokens() const { return static_cast<int>(nodes_.size()) * kBlockTokens; }
     int rows(LayerId layer) const override;
-    absl::Status Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
+    absl::Status Read(int rank, LayerId layer, TensorView k, TensorView v, TensorView positions,
                       Ops& ops) const override;
 
    private:
@@ -64,27 +66,27 @@ class PrefixTree {
     Extension(Extension&& other) noexcept;
     Extension& operator=(Extension&& other) noexcept;
     ~Extension();  // what was not published is given back
-    // k, v [n_kv_heads, n, head_dim]: rows of ids[path.tokens()...].
-    void Write(LayerId layer, TensorView k, TensorView v, Ops& ops);
+    // k, v [KV heads of the rank, n, head_dim]: rows of ids[path.tokens()...]. Ranks may write at once.
+    void Write(int rank, LayerId layer, TensorView k, TensorView v, Ops& ops);
 
    private:
     friend class PrefixTree;
     std::string owner_;
     std::vector<int32_t> ids_;
     int first_token_ = 0;
-    std::vector<Buffer> blocks_;
+    std::vector<Block> blocks_;
     PrefixTree* tree_ = nullptr;
   };
   Extension Begin(absl::string_view owner, absl::Span<const int32_t> ids, const Path& path, absl::Time now);
   void Publish(Extension extension, absl::Time now);
 
   // history=evict: the kept set of a turn, immutable, shared by forks of the turn.
-  struct KeptSet final : public HistoryReader {
-    std::vector<KeptLayer> layers;
-    std::vector<int32_t> ids;  // the tokens it stands for
+  struct KeptSet final : public RankedHistory {
+    std::vector<KeptLayer> layers;  // on rank 0's device
+    std::vector<int32_t> ids;       // the tokens it stands for
     int head_dim = 0;
     int rows(LayerId layer) const override;
-    absl::Status Read(LayerId layer, TensorView k, TensorView v, TensorView positions,
+    absl::Status Read(int rank, LayerId layer, TensorView k, TensorView v, TensorView positions,
                       Ops& ops) const override;
     size_t bytes() const;
   };
@@ -102,11 +104,12 @@ class PrefixTree {
 
  private:
   size_t block_bytes() const { return shape_.token_bytes() * kBlockTokens; }
-  TensorView BlockView(void* data, LayerId layer, int k_or_v) const;
+  absl::StatusOr<Block> NewBlock() const;
+  TensorView BlockView(const Block& block, int rank, LayerId layer, int k_or_v) const;
   Node* OwnerRoot(absl::string_view owner);
   void Evict(Node* node);
 
-  Backend* const backend_;
+  const std::vector<Backend*> ranks_;
   const KvShape shape_;
   const size_t limit_bytes_;
   std::atomic<size_t> bytes_{0};

@@ -46,6 +46,12 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
       "SLUICE_MODEL_NAME", "Model");
   add("--device", options->device, "auto (the first GPU, or else the CPU), cpu, cuda, cuda:<index>",
       "SLUICE_DEVICE", "Model");
+  add("--tensor-parallel-size", options->tensor_parallel,
+      "devices that share the model: the GPU of --device and those after it (NCCL), or CPU ranks; divides "
+      "the "
+      "model's KV heads",
+      "SLUICE_TENSOR_PARALLEL_SIZE", "Model")
+      ->check(CLI::Range(1, 64));
   add("--threads", options->threads, "CPU threads for the model; 0: one per core", "SLUICE_THREADS", "Model")
       ->check(CLI::Range(0, 1024));
   add("--isa", options->isa, "instruction set: auto, avx2, avx512, avx512_bf16", "SLUICE_ISA", "Model");
@@ -87,17 +93,24 @@ absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
     SLUICE_ASSIGN_OR_RETURN(cpu.isa, ParseCpuIsa(options.isa));
   }
   LoadedModel loaded;
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(options.device, cpu);
-  if (!backend.ok()) {
-    return absl::Status(backend.status().code(),
-                        absl::StrCat("--device ", options.device, ": ", backend.status().message()));
+  const std::string ranks = options.tensor_parallel == 1
+                                ? ""
+                                : absl::StrCat("--tensor-parallel-size ", options.tensor_parallel, ": ");
+  absl::StatusOr<std::unique_ptr<BackendGroup>> group =
+      MakeBackendGroup(options.device, cpu, options.tensor_parallel);
+  if (!group.ok()) {
+    return absl::Status(group.status().code(),
+                        absl::StrCat("--device ", options.device, ": ", ranks, group.status().message()));
   }
-  loaded.backend = *std::move(backend);
+  loaded.group = *std::move(group);
   SLUICE_ASSIGN_OR_RETURN(ModelFiles files, OpenModel(options.model));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(options.model));
   LoadOptions load;
   load.progress = std::move(progress);
-  SLUICE_ASSIGN_OR_RETURN(loaded.model, Model::Load(files.shape, files.weights, loaded.backend.get(), load));
+  absl::StatusOr<std::unique_ptr<RankedModel>> model =
+      RankedModel::Load(files.shape, files.weights, loaded.group.get(), load);
+  if (!model.ok()) return absl::Status(model.status().code(), absl::StrCat(ranks, model.status().message()));
+  loaded.model = *std::move(model);
 
   const ModelShape& shape = loaded.model->shape();
   internal::v1::ModelIdentity& id = loaded.identity;

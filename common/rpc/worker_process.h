@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/handoff/compatibility.h"
-#include "common/model/model.h"
+#include "common/model/ranked_model.h"
 #include "common/transport/kv_transport.h"
 #include "kernels/backend.h"
 #include "sluice/internal/v1/worker.pb.h"
@@ -28,6 +28,7 @@ struct WorkerOptions {
   std::string device = "auto";
   std::string isa = "auto";
   int threads = 0;
+  int tensor_parallel = 1;  // ranks of the model
   int ring_slots = 8;
   int slot_kib = 1024;
   int stop_seconds = 10;
@@ -43,8 +44,8 @@ absl::Status NameModel(WorkerOptions* options);
 
 // A model on a backend with everything that names it.
 struct LoadedModel {
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Model> model;
+  std::unique_ptr<BackendGroup> group;
+  std::unique_ptr<RankedModel> model;
   internal::v1::ModelIdentity identity;
   Compatibility compatibility;
 };

@@ -42,7 +42,7 @@ class PrefixTreeTest : public testing::Test {
       auto view = [&](std::vector<float>& data) {
         return TensorView::Contiguous(data.data(), DType::kF32, {shape_.n_kv_heads, n, shape_.head_dim});
       };
-      extension.Write(LayerId(layer), view(k), view(v), *ops_);
+      extension.Write(/*rank=*/0, LayerId(layer), view(k), view(v), *ops_);
     }
     tree->Publish(std::move(extension), now_);
   }
@@ -61,7 +61,7 @@ class PrefixTreeTest : public testing::Test {
 };
 
 TEST_F(PrefixTreeTest, WholeBlocksAreFoundAgainAndReadBackExactly) {
-  PrefixTree tree(backend_.get(), shape_, block_bytes_ * 16);
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
   const std::vector<int32_t> ids = Ids(3 * kBlock + 10);
   Remember(&tree, Ids(kBlock));  // the second pass stands on the first
   Remember(&tree, ids);
@@ -77,7 +77,7 @@ TEST_F(PrefixTreeTest, WholeBlocksAreFoundAgainAndReadBackExactly) {
     auto view = [&](std::vector<float>& data) {
       return TensorView::Contiguous(data.data(), DType::kF32, {shape_.n_kv_heads, n, shape_.head_dim});
     };
-    ASSERT_TRUE(path.Read(LayerId(layer), view(k), view(v), shared, *ops_).ok());
+    ASSERT_TRUE(path.Read(/*rank=*/0, LayerId(layer), view(k), view(v), shared, *ops_).ok());
     ASSERT_TRUE(ops_->Sync().ok());
     size_t at = 0;
     for (int h = 0; h < shape_.n_kv_heads; ++h) {
@@ -93,7 +93,7 @@ TEST_F(PrefixTreeTest, WholeBlocksAreFoundAgainAndReadBackExactly) {
 }
 
 TEST_F(PrefixTreeTest, AMatchIsCutAtTheAskedLength) {
-  PrefixTree tree(backend_.get(), shape_, block_bytes_ * 16);
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
   const std::vector<int32_t> ids = Ids(4 * kBlock);
   Remember(&tree, ids);
   EXPECT_EQ(tree.Match("a", ids, 4 * kBlock - 1, now_).tokens(), 3 * kBlock);
@@ -101,7 +101,7 @@ TEST_F(PrefixTreeTest, AMatchIsCutAtTheAskedLength) {
 }
 
 TEST_F(PrefixTreeTest, ForksShareTheirPathAndOwnersShareNothing) {
-  PrefixTree tree(backend_.get(), shape_, block_bytes_ * 16);
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
   std::vector<int32_t> left = Ids(3 * kBlock), right = left;
   right[2 * kBlock] = 999;
   Remember(&tree, left);
@@ -113,7 +113,7 @@ TEST_F(PrefixTreeTest, ForksShareTheirPathAndOwnersShareNothing) {
 }
 
 TEST_F(PrefixTreeTest, ABlockThatTwoPassesMadeIsKeptOnce) {
-  PrefixTree tree(backend_.get(), shape_, block_bytes_ * 16);
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
   const std::vector<int32_t> ids = Ids(2 * kBlock);
   PrefixTree::Path one = tree.Match("a", ids, 0, now_), two = tree.Match("a", ids, 0, now_);
   Extend(&tree, ids, one);
@@ -122,7 +122,7 @@ TEST_F(PrefixTreeTest, ABlockThatTwoPassesMadeIsKeptOnce) {
 }
 
 TEST_F(PrefixTreeTest, UnderPressureIdleLeavesGoFirstAndPinnedOnesStay) {
-  PrefixTree tree(backend_.get(), shape_, block_bytes_ * 4);
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 4);
   const std::vector<int32_t> old = Ids(2 * kBlock, 1), pinned = Ids(2 * kBlock, 2),
                              fresh = Ids(2 * kBlock, 3);
   Remember(&tree, old);
@@ -144,7 +144,7 @@ TEST_F(PrefixTreeTest, UnderPressureIdleLeavesGoFirstAndPinnedOnesStay) {
 }
 
 TEST_F(PrefixTreeTest, WhatAPassNeverPublishedIsGivenBack) {
-  PrefixTree tree(backend_.get(), shape_, block_bytes_ * 4);
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 4);
   const std::vector<int32_t> ids = Ids(2 * kBlock);
   {
     PrefixTree::Path path = tree.Match("a", ids, 0, now_);
@@ -156,7 +156,7 @@ TEST_F(PrefixTreeTest, WhatAPassNeverPublishedIsGivenBack) {
 }
 
 TEST_F(PrefixTreeTest, AKeptSetIsFoundByItsTurnAndLostUnderPressure) {
-  PrefixTree tree(backend_.get(), shape_, block_bytes_ * 2);
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 2);
   auto kept = std::make_shared<PrefixTree::KeptSet>();
   kept->head_dim = shape_.head_dim;
   kept->ids = Ids(100);
