@@ -83,15 +83,17 @@ TEST_P(RankedPreset, KeepsTheSameRowsAndSaysTheSame) {
   const RankedTestModel two = LoadRanked(SourcePath("models/needle-14m"), 2, DType::kF32);
   auto gates = ResolveFor(one.model->shape(), spec, static_cast<int>(prompt.ids.size()), 32);
   ASSERT_TRUE(gates.ok()) << gates.status();
-  auto alone = RunRanked(*one.model, prompt.ids, *gates, 16);
-  auto together = RunRanked(*two.model, prompt.ids, *gates, 16);
+  // A GPU rounds activations: beyond the answer (nine tokens) the model is undecided, and texts may part.
+  const int n = TestDevice() == "cpu" ? 16 : 9;
+  auto alone = RunRanked(*one.model, prompt.ids, *gates, n);
+  auto together = RunRanked(*two.model, prompt.ids, *gates, n);
   ASSERT_TRUE(alone.ok()) << alone.status();
   ASSERT_TRUE(together.ok()) << together.status();
   EXPECT_EQ(together->tokens, alone->tokens);
   for (int layer = 0; layer < one.model->shape().n_layers; ++layer) {
     const KeptLayer &a = alone->prompt.kept[layer], &b = together->prompt.kept[layer];
     ASSERT_EQ(a.kept, b.kept) << "layer " << layer;
-    if (TestDevice() != "cpu") continue;  // a GPU rounds activations: scores that are close may change places
+    if (TestDevice() != "cpu") continue;  // scores that are close may change places
     for (int head = 0; head < one.model->shape().n_kv_heads; ++head) {
       EXPECT_EQ(KeptPositions(one.model->rank(0), a, head), KeptPositions(two.model->rank(0), b, head))
           << "layer " << layer << " head " << head;
