@@ -37,23 +37,17 @@ absl::StatusOr<std::unique_ptr<RankedSequence>> RankedCache::NewSequence(std::ar
   return sequence;
 }
 
-RankedCache::Pieces RankedCache::pages() const {
+RankedCache::Pieces RankedCache::SumOf(const PagePool& (DecodeCache::*pool_of)() const) const {
   Pieces sum;
   for (const auto& rank : ranks_) {
-    const PagePool& pool = rank->pages();
+    const PagePool& pool = ((*rank).*pool_of)();
     sum = {sum.total + pool.total_pages(), sum.free + pool.free_pages(), pool.page_bytes()};
   }
   return sum;
 }
 
-RankedCache::Pieces RankedCache::chunks() const {
-  Pieces sum;
-  for (const auto& rank : ranks_) {
-    const PagePool& pool = rank->chunks();
-    sum = {sum.total + pool.total_pages(), sum.free + pool.free_pages(), pool.page_bytes()};
-  }
-  return sum;
-}
+RankedCache::Pieces RankedCache::pages() const { return SumOf(&DecodeCache::pages); }
+RankedCache::Pieces RankedCache::chunks() const { return SumOf(&DecodeCache::chunks); }
 
 int RankedSequence::pages() const {
   int held = 0;

@@ -48,6 +48,7 @@ class RankedCache {
 
  private:
   RankedCache(const KvShape& shape, const HeadMap& heads) : shape_(shape), heads_(heads) {}
+  Pieces SumOf(const PagePool& (DecodeCache::*pool_of)() const) const;
   const KvShape shape_;
   const HeadMap heads_;
   std::vector<std::unique_ptr<DecodeCache>> ranks_;

@@ -48,8 +48,7 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
       "SLUICE_DEVICE", "Model");
   add("--tensor-parallel-size", options->tensor_parallel,
       "devices that share the model: the GPU of --device and those after it (NCCL), or CPU ranks; divides "
-      "the "
-      "model's KV heads",
+      "the model's KV heads",
       "SLUICE_TENSOR_PARALLEL_SIZE", "Model")
       ->check(CLI::Range(1, 64));
   add("--threads", options->threads, "CPU threads for the model; 0: one per core", "SLUICE_THREADS", "Model")

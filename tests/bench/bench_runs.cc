@@ -13,7 +13,7 @@ namespace sluice {
 namespace {
 
 constexpr double kLongEnough = 6;  // seconds of prefill after which no further round starts
-constexpr int kWarmSteps = 3;       // the first finds memory and algorithms, the second is recorded
+constexpr int kWarmSteps = 3;      // the first finds memory and algorithms, the second is recorded
 
 std::vector<int32_t> Ids(int n, int vocab) {
   std::vector<int32_t> ids;

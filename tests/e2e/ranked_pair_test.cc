@@ -5,7 +5,6 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <tuple>
 
 #include "common/compression/compression_spec.h"
@@ -94,17 +93,9 @@ TEST_P(RankedPair, SeveralAtOnceEqualSingles) {
   std::vector<PairRequest> requests;
   for (int i = 0; i < 5; ++i)
     requests.push_back(Ask(Prompt(200 + 90 * i, 20 + i), i % 2 == 0 ? "full" : "rocketkv", 8));
-  std::vector<std::vector<int32_t>> alone, together(requests.size());
+  std::vector<std::vector<int32_t>> alone;
   for (const PairRequest& request : requests) alone.push_back(Run(request));
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    threads.emplace_back([&, i] {
-      absl::StatusOr<PairReply> reply = RunPair(prefill_, decode_, requests[i]);
-      if (reply.ok()) together[i] = reply->ids;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(together, alone);
+  EXPECT_EQ(RunTogether(prefill_, decode_, requests), alone);
 }
 
 // A kept history lies on every rank, an evicted one on the first.

@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "common/compression/compression_spec.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/needle_prompts.h"
@@ -107,17 +105,9 @@ TEST_P(WorkerPair, EightAtOnceEqualEightSingles) {
   for (int i = 0; i < 8; ++i) {
     requests.push_back(Ask(Prose(300 + 90 * i, 20 + i), i % 2 == 0 ? "full" : "rocketkv", 128, 10));
   }
-  std::vector<std::vector<int32_t>> alone, together(requests.size());
+  std::vector<std::vector<int32_t>> alone;
   for (const PairRequest& request : requests) alone.push_back(Run(request));
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    threads.emplace_back([&, i] {
-      absl::StatusOr<PairReply> reply = RunPair(prefill_, decode_, requests[i]);
-      if (reply.ok()) together[i] = reply->ids;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(together, alone);
+  EXPECT_EQ(RunTogether(prefill_, decode_, requests), alone);
 }
 
 TEST_P(WorkerPair, AWarmTurnEqualsAColdOneAndComputesOnlyItsTail) {

@@ -185,6 +185,20 @@ absl::StatusOr<PairReply> RunPair(const TestPrefill& prefill, const TestDecode& 
   return reply;
 }
 
+std::vector<std::vector<int32_t>> RunTogether(const TestPrefill& prefill, const TestDecode& decode,
+                                              const std::vector<PairRequest>& requests) {
+  std::vector<std::vector<int32_t>> ids(requests.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    threads.emplace_back([&, i] {
+      absl::StatusOr<PairReply> reply = RunPair(prefill, decode, requests[i]);
+      if (reply.ok()) ids[i] = reply->ids;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ids;
+}
+
 bool WaitIdle(const TestPrefill& prefill, const TestDecode& decode, absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   while (absl::Now() < end) {

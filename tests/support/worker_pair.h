@@ -89,6 +89,10 @@ struct PairReply {
 absl::StatusOr<PairReply> RunPair(const TestPrefill& prefill, const TestDecode& decode,
                                   const PairRequest& request);
 
+// All at once; no ids where one failed.
+std::vector<std::vector<int32_t>> RunTogether(const TestPrefill& prefill, const TestDecode& decode,
+                                              const std::vector<PairRequest>& requests);
+
 // Waits until both are idle; false at the timeout. The leak oracle of every test.
 bool WaitIdle(const TestPrefill& prefill, const TestDecode& decode,
               absl::Duration timeout = kPatience * absl::Seconds(10));
