@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/compression/resolved_gates.h"
 #include "common/session/memory_store.h"
+#include "tests/support/patience.h"
 
 namespace sluice {
 namespace {
@@ -80,6 +81,13 @@ RouterTest::~RouterTest() {
                              &metrics_.in_flight_transfer, &metrics_.in_flight_decode}) {
     EXPECT_EQ(gauge->Value(), 0);
   }
+}
+
+void RouterTest::ExpectCounted(const std::string& code) {
+  const Counter& counter = metrics_.requests.At("ChatStream").At(code);
+  const absl::Time until = absl::Now() + kPatience * absl::Seconds(10);
+  while (counter.Value() == 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(counter.Value(), 1);
 }
 
 RouterConfig RouterTest::Config() {

@@ -50,6 +50,8 @@ class RouterTest : public testing::Test {
   static v1::ChatRequest Ask(const std::string& text);
   static v1::ChatRequest AskIn(const std::string& session_id, const std::string& text);
   SeenReply Stream(const v1::ChatRequest& request, grpc::ClientContext* context = nullptr);
+  // The one ChatStream of a test is counted under `code`, though maybe after its client knows.
+  void ExpectCounted(const std::string& code);
   // The ids of a text, and the end-of-turn id after them.
   std::vector<int32_t> Reply(const std::string& text, bool eos = true);
 
