@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/compression/resolved_gates.h"
 #include "common/session/memory_store.h"
+#include "tests/support/early_logger.h"
 #include "tests/support/patience.h"
 
 namespace sluice {
@@ -61,6 +62,7 @@ RouterTest::RouterTest()
       metrics_(&registry_, {InferenceService::Methods(), OffCauseNames()}),
       model_(SmallModel()),
       workers_(model_.identity) {
+  MakeLogger();
   workers_.SetScript([this](const FakeAttempt& attempt) { attempt.Serve(Reply("hello there")); });
 }
 

@@ -8,6 +8,7 @@
 #include "common/rpc/sampling_codec.h"
 #include "common/rpc/status_codec.h"
 #include "common/transport/transports.h"
+#include "tests/support/early_logger.h"
 
 namespace sluice {
 namespace {
@@ -38,6 +39,7 @@ TestDecode::TestDecode(const RankedModel& model, const std::string& transport, s
       registry_(std::make_unique<MetricsRegistry>(MetricsIdentity{"decode", "needle", "test"})),
       metrics_(std::make_unique<DecodeMetrics>(registry_.get())),
       transfer_metrics_(std::make_unique<KvTransferMetrics>(registry_.get())) {
+  MakeLogger();
   DecodeCacheOptions cache;
   cache.n_slots = 16;
   cache.max_rows = model.shape().context;
@@ -83,6 +85,7 @@ TestPrefill::TestPrefill(const RankedModel& model, const std::string& transport,
     : registry_(std::make_unique<MetricsRegistry>(MetricsIdentity{"prefill", "needle", "test"})),
       metrics_(std::make_unique<PrefillMetrics>(registry_.get(), PrefillLabels{{"full"}, TransportNames()})),
       transfer_metrics_(std::make_unique<KvTransferMetrics>(registry_.get())) {
+  MakeLogger();
   HandoffSenderOptions sender;
   sender.incarnation = RandomId128();
   sender.compatibility = CompatibilityOf(model);
