@@ -1,5 +1,5 @@
-// Role: what the blocks of a thread block cluster share: a barrier in two halves, and stores into each
-// other's shared memory. Threads: all threads of all blocks of a cluster call the barrier together.
+// Role: what the blocks of a thread block cluster share: a barrier in two halves, and each other's shared
+// memory. Threads: all threads of all blocks of a cluster call the barrier together.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,11 @@ __device__ inline uint32_t RemoteAddress(const void* shared, int rank) {
   return address;
 }
 
+__device__ inline int LoadRemote(uint32_t address) {
+  int x;
+  asm volatile("ld.shared::cluster.s32 %0, [%1];\n" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
 __device__ inline void StoreRemote(uint32_t address, uint32_t x) {
   asm volatile("st.shared::cluster.u32 [%0], %1;\n" ::"r"(address), "r"(x) : "memory");
 }

@@ -34,13 +34,44 @@ struct Cut {
   int quota;
 };
 
+// The part of a range that a cut after `k` of all counts falls into, from the highest part down.
+struct Part {
+  int bin, left, total;  // left: of k in this part; total: what the part counts
+};
+
+// By every warp for itself; counts [256], 16-byte aligned, 0 < k <= their sum.
+__device__ inline Part FindPart(const int* counts, int k) {
+  const int lane = threadIdx.x % kWarp, top = 255 - 8 * lane;  // lane l owns 255 - 8l .. 248 - 8l
+  const int4 lower = *reinterpret_cast<const int4*>(counts + top - 7);
+  const int4 upper = *reinterpret_cast<const int4*>(counts + top - 3);
+  const int of_bin[8] = {upper.w, upper.z, upper.y, upper.x, lower.w, lower.z, lower.y, lower.x};
+  int own = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) own += of_bin[i];
+  int before = own;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, before, step);
+    if (lane >= step) before += other;
+  }
+  const int owner = __ffs(__ballot_sync(kAllLanes, before >= k)) - 1;
+  before -= own;
+  Part part = {0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (before < k) part = {top - i, k - before, of_bin[i]};  // the last one for which this holds
+    before += of_bin[i];
+  }
+  return {__shfl_sync(kAllLanes, part.bin, owner), __shfl_sync(kAllLanes, part.left, owner),
+          __shfl_sync(kAllLanes, part.total, owner)};
+}
+
 // Cuts items with keys in [low, high] after a total size of k, best first; 0 < k <= the sum of sizes. The
 // range ends with one key, with one item, or with all its items in. A thread has kPer keys on their way at
 // once.
 template <int kThreads, int kPer, class Key>
 __device__ Cut FindCut(const Items& items, int k, uint32_t low, uint32_t high, Key key,
                        SelectShared<kThreads>& s) {
-  const int lane = threadIdx.x % kWarp;
   for (int i = threadIdx.x; i < 2 * 256; i += kThreads) s.counts[i / 256][i % 256] = 0;
   __syncthreads();
 #pragma unroll 1
@@ -64,37 +95,11 @@ __device__ Cut FindCut(const Items& items, int k, uint32_t low, uint32_t high, K
     }
     for (int i = threadIdx.x; i < 256; i += kThreads) s.counts[(round + 2) % 3][i] = 0;
     __syncthreads();
-    // Every warp finds the part of the cut, from the highest: lane l owns 255 - 8l .. 248 - 8l.
-    const int top = 255 - 8 * lane;
-    const int4 lower = *reinterpret_cast<const int4*>(counts + top - 7);
-    const int4 upper = *reinterpret_cast<const int4*>(counts + top - 3);
-    const int of_bin[8] = {upper.w, upper.z, upper.y, upper.x, lower.w, lower.z, lower.y, lower.x};
-    int own = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) own += of_bin[i];
-    int before = own;
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, before, step);
-      if (lane >= step) before += other;
-    }
-    const int owner = __ffs(__ballot_sync(kAllLanes, before >= k)) - 1;
-    before -= own;
-    int bin = 0, left = 0, total = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (before < k) {  // the last one for which this holds is the part, in the lane of the cut
-        bin = top - i;
-        left = k - before;
-        total = of_bin[i];
-      }
-      before += of_bin[i];
-    }
-    low += static_cast<uint32_t>(__shfl_sync(kAllLanes, bin, owner)) << shift;
+    const Part part = FindPart(counts, k);
+    low += static_cast<uint32_t>(part.bin) << shift;
     high = min(high, low + ((1u << shift) - 1));
-    k = __shfl_sync(kAllLanes, left, owner);
-    total = __shfl_sync(kAllLanes, total, owner);
-    if (total <= items.unit || total == k) break;  // two items are larger than one unit
+    k = part.left;
+    if (part.total <= items.unit || part.total == k) break;  // two items are larger than one unit
   }
   return {low, high, k};
 }

@@ -280,7 +280,7 @@ TEST_P(PrefillParity, Replay) {
 }
 
 TEST_P(PrefillParity, SelectTop) {
-  for (int n : {1, 2, 64, 1000}) {
+  for (int n : {1, 2, 64, 1000, 20000}) {
     for (int levels : {1, 2, 5, 1000000}) {  // few levels: nearly everything ties
       std::vector<float> values(3 * n);
       for (float& x : values) x = (static_cast<int>(random_() % levels) - levels / 2) * 0.5f;
