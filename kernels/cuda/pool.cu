@@ -41,54 +41,65 @@ __global__ void Fade(const float* scores, int64_t stride, int64_t n, const float
   out[blockIdx.y * out_stride + i] = y;
 }
 
-constexpr int kFadeRows = 2048;  // outputs of a block
+constexpr int kFadeRows = 1024;  // outputs of a block
 constexpr int kFadeThreads = 512;
 constexpr int kMostHalo = 10240;  // rows that a block reads beyond its own: what fits into shared memory
 
-// best[i] = the best of distances [0, reach] towards smaller (step -1) or greater rows, faded, in place of
-// x[i]: windows double until two of them, overlapping, cover the reach. A maximum does not mind what it sees
-// twice. other: room for as much. Returns which of the two holds the result.
-__device__ float* FadeOneWay(float* x, float* other, int n, int step, int distances, float reach) {
-  auto widen = [&](int by) {
-    const float weight = static_cast<float>(exp(-static_cast<double>(by) / reach));
+// best[i] = the best of distances [0, width) towards smaller (step -1) or greater rows, faded. The window
+// doubles until two of them, overlapping, cover the reach: a maximum does not mind what it sees twice.
+struct FadingWindow {
+  float *best, *next;
+  int step, distances;
+  float* weights;  // of every widening; by one warp
+  int width = 1, widenings = 0;
+
+  __device__ void Weigh(float reach) {
+    const int lane = threadIdx.x % kWarp, before = 1 << min(lane, 30);
+    if (before < distances)
+      weights[lane] = static_cast<float>(exp(-static_cast<double>(min(before, distances - before)) / reach));
+  }
+
+  __device__ bool done() const { return width == distances; }
+  // All threads of a block, which meet afterwards.
+  __device__ void Widen(int n) {
+    if (done()) return;
+    const int by = min(width, distances - width);
+    const float weight = weights[widenings++];
     for (int i = threadIdx.x; i < n; i += kFadeThreads) {
       const int j = i + step * by;
-      other[i] = j >= 0 && j < n ? fmaxf(x[i], x[j] * weight) : x[i];
+      next[i] = j >= 0 && j < n ? fmaxf(best[i], best[j] * weight) : best[i];
     }
-    __syncthreads();
-    float* result = other;
-    other = x;
-    x = result;
-  };
-  int width = 1;
-  for (; 2 * width <= distances; width *= 2) widen(width);
-  if (width < distances) widen(distances - width);
-  return x;
-}
+    float* old = best;
+    best = next;
+    next = old;
+    width += by;
+  }
+};
 
 // grid (n / kFadeRows, heads). n_after, n_before: distances with a weight, 0 among them.
 __global__ __launch_bounds__(kFadeThreads) void FadeTile(const float* scores, int64_t stride, int64_t n,
                                                          float after, int n_after, float before, int n_before,
                                                          float* out, int64_t out_stride) {
   extern __shared__ float memory[];
+  __shared__ float weights[2][kWarp];
   const int rows = n_after - 1 + kFadeRows + n_before - 1;
   const int64_t first = blockIdx.x * int64_t{kFadeRows} - (n_after - 1);
   const float* x = scores + blockIdx.y * stride;
-  float *a = memory, *b = memory + rows, *best = memory + 2 * rows;
-  auto load = [&] {
-    for (int i = threadIdx.x; i < rows; i += kFadeThreads)
-      a[i] = first + i >= 0 && first + i < n ? x[first + i] : kMinusInfinity;
-    __syncthreads();
-  };
-  load();
-  const float* behind = FadeOneWay(a, b, rows, -1, n_after, after);
-  for (int i = threadIdx.x; i < kFadeRows; i += kFadeThreads) best[i] = behind[n_after - 1 + i];
+  FadingWindow behind = {memory, memory + rows, -1, n_after, weights[0]};
+  FadingWindow ahead = {memory + 2 * rows, memory + 3 * rows, 1, n_before, weights[1]};
+  if (threadIdx.x < kWarp) behind.Weigh(after);
+  if (threadIdx.x / kWarp == 1) ahead.Weigh(before);
+  for (int i = threadIdx.x; i < rows; i += kFadeThreads)
+    behind.best[i] = ahead.best[i] = first + i >= 0 && first + i < n ? x[first + i] : kMinusInfinity;
   __syncthreads();
-  load();
-  const float* ahead = FadeOneWay(a, b, rows, 1, n_before, before);
+  while (!behind.done() || !ahead.done()) {
+    behind.Widen(rows);
+    ahead.Widen(rows);
+    __syncthreads();
+  }
   for (int i = threadIdx.x; i < kFadeRows; i += kFadeThreads)
     if (const int64_t row = blockIdx.x * int64_t{kFadeRows} + i; row < n)
-      out[blockIdx.y * out_stride + row] = fmaxf(best[i], ahead[n_after - 1 + i]);
+      out[blockIdx.y * out_stride + row] = fmaxf(behind.best[n_after - 1 + i], ahead.best[n_after - 1 + i]);
 }
 
 }  // namespace
@@ -107,7 +118,7 @@ void CudaOps::Pool(TensorView scores, const Pooling& pooling, TensorView out) {
     };
     const int n_after = weights_of(pooling.after), n_before = weights_of(pooling.before);
     if (const int halo = n_after + n_before - 2; halo <= kMostHalo) {
-      const int bytes = (2 * (halo + kFadeRows) + kFadeRows) * static_cast<int>(sizeof(float));
+      const int bytes = 4 * (halo + kFadeRows) * static_cast<int>(sizeof(float));
       cudaFuncSetAttribute(FadeTile, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
       FadeTile<<<dim3(CeilDiv(n, kFadeRows), heads), kFadeThreads, bytes, stream_>>>(
           scores.as<float>(), scores.stride[0], n, pooling.after, n_after, pooling.before, n_before,

@@ -43,7 +43,8 @@ struct WindowArgs {
 };
 
 // grid (some, heads). A warp takes 16 keys, the A of the product, from global memory into fragments, and goes
-// over all columns, 128 at a time. Reads K once for every 128 columns; one thread adds up a key's score.
+// over all columns, 128 at a time, while its next keys are on their way. Reads K once for every 128 columns;
+// one thread adds up a key's score.
 template <int kDim>
 __global__ __launch_bounds__(kWarps* kWarp) void ScoreKeys(const __grid_constant__ WindowArgs a) {
   constexpr int kBlocks = kDim / 32, kStride = kDim + 32;  // padded: lanes of a fragment meet no bank twice
@@ -73,31 +74,40 @@ __global__ __launch_bounds__(kWarps* kWarp) void ScoreKeys(const __grid_constant
       oldest[i] = i < n && positions != nullptr ? a.Oldest(head, first + i) : 0;
     }
     __syncthreads();
-    for (int key0 = (blockIdx.x * kWarps + warp) * 16; key0 < a.prefix; key0 += gridDim.x * kWarps * 16) {
-      uint4 frag[kBlocks][2];
+    struct Keys {
+      uint4 x[kBlocks][2];
       int position[2];
+    };
+    auto load = [&](int key0) {
+      Keys keys;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int key = min(key0 + 8 * half + g, a.prefix - 1);
         const Bf16* row = k + key * a.k_row + 8 * t;
 #pragma unroll
-        for (int b = 0; b < kBlocks; ++b) frag[b][half] = *reinterpret_cast<const uint4*>(row + 32 * b);
-        position[half] = positions == nullptr ? 0 : positions[key];
+        for (int b = 0; b < kBlocks; ++b) keys.x[b][half] = *reinterpret_cast<const uint4*>(row + 32 * b);
+        keys.position[half] = positions == nullptr ? 0 : positions[key];
       }
+      return keys;
+    };
+    const int step = gridDim.x * kWarps * 16;
+    int key0 = (blockIdx.x * kWarps + warp) * 16;
+    for (Keys keys = load(key0), next; key0 < a.prefix; key0 += step, keys = next) {
+      next = load(key0 + step);
       float sum[2] = {0, 0};
       for (int tile = 0; tile < tiles; ++tile) {
         float s[4] = {};
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
           const uint4 x = *reinterpret_cast<const uint4*>(q + (tile * 8 + g) * kStride + 32 * b + 8 * t);
-          MmaBf16(s, frag[b][0].x, frag[b][1].x, frag[b][0].y, frag[b][1].y, x.x, x.y);
-          MmaBf16(s, frag[b][0].z, frag[b][1].z, frag[b][0].w, frag[b][1].w, x.z, x.w);
+          MmaBf16(s, keys.x[b][0].x, keys.x[b][1].x, keys.x[b][0].y, keys.x[b][1].y, x.x, x.y);
+          MmaBf16(s, keys.x[b][0].z, keys.x[b][1].z, keys.x[b][0].w, keys.x[b][1].w, x.z, x.w);
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const int column = tile * 8 + 2 * t + j % 2;
           const float p = Exp2(s[j] * scale - lse[column]);
-          if (positions == nullptr || position[j / 2] > oldest[column]) sum[j / 2] += p;
+          if (positions == nullptr || keys.position[j / 2] > oldest[column]) sum[j / 2] += p;
         }
       }
 #pragma unroll
