@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace sluice {
 
@@ -32,6 +33,12 @@ template <>
 __device__ inline Bf16 FromFloat<Bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
+
+// kPer neighbouring values that move at once, from a multiple of their size on.
+template <class T, int kPer>
+struct alignas(sizeof(T) * kPer) Piece {
+  T v[kPer];
+};
 
 // Two values in one register, the first in the low half.
 __device__ inline uint32_t PackBf16(float low, float high) {
@@ -64,6 +71,13 @@ __device__ float BlockReduce(float x, float* shared, float identity, WarpReduce 
 __device__ inline float BlockSum(float x, float* shared) { return BlockReduce(x, shared, 0, WarpSum); }
 __device__ inline float BlockMax(float x, float* shared) {
   return BlockReduce(x, shared, kMinusInfinity, WarpMax);
+}
+
+// Whether rows of floats or of twice as many bf16 values move in pieces of 16 bytes.
+inline bool InPieces(const void* data, std::initializer_list<int64_t> strides) {
+  bool whole = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  for (int64_t stride : strides) whole = whole && stride % 8 == 0;
+  return whole;
 }
 
 __host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -72,7 +72,8 @@ template <class T>
 void Start(const TensorView& x, const TensorView& weight, float eps, const TensorView& out,
            cudaStream_t stream) {
   const int64_t c = x.shape[x.rank - 1], n = x.shape[0], heads = x.rank == 3 ? x.shape[1] : 1;
-  const int threads = static_cast<int>(std::clamp<int64_t>(CeilDiv(CeilDiv(c, 4), kWarp), 1, 32)) * kWarp;
+  // A thread holds kHeld pieces, so that a multiprocessor has many rows on their way.
+  const int threads = static_cast<int>(std::clamp<int64_t>(CeilDiv(c, 4 * kHeld * kWarp), 1, 32)) * kWarp;
   const bool held = c % 4 == 0 && c <= 4 * kHeld * threads && InPieces(x) && InPieces(out) &&
                     reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;
   LaunchEarly(held ? NormHeldRows<T> : NormRows<T>, dim3(n, heads), threads, 0, stream, x.as<float>(),
