@@ -55,27 +55,24 @@ absl::Status DecodeStepper::Impl::Enqueue(absl::Span<const DecodeRow> rows) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return rows[a].selection < rows[b].selection; });
-  std::vector<int32_t> tokens, places, slot_ids;
+  std::vector<int32_t> inputs(3 * rows.size());  // tokens, positions, slots: one copy
+  size_t at = 0;
   std::vector<int> kinds;  // what a step's ops depend on
   for (size_t i : order) {
     kinds.push_back(static_cast<int>(rows[i].selection));
-    tokens.push_back(rows[i].token);
-    places.push_back(rows[i].position.value());
-    slot_ids.push_back(rows[i].kv->slot());
+    inputs[at] = rows[i].token;
+    inputs[rows.size() + at] = rows[i].position.value();
+    inputs[2 * rows.size() + at++] = rows[i].kv->slot();
     rows[i].kv->AdvanceWindows(rows[i].position.value(), *ops);
   }
 
   step.Reset();
-  SLUICE_ASSIGN_OR_RETURN(const TensorView ids, step.Take(DType::kI32, {batch}));
-  SLUICE_ASSIGN_OR_RETURN(const TensorView positions, step.Take(DType::kI32, {batch}));
-  SLUICE_ASSIGN_OR_RETURN(const TensorView slots, step.Take(DType::kI32, {batch}));
+  SLUICE_ASSIGN_OR_RETURN(const TensorView in, step.Take(DType::kI32, {3, batch}));
   SLUICE_ASSIGN_OR_RETURN(const TensorView device_logits, step.Take(DType::kF32, {batch, shape.vocab}));
   SLUICE_ASSIGN_OR_RETURN(const TensorView device_best, step.Take(DType::kI32, {batch}));
-  ops->CopyIn(tokens.data(), ids);
-  ops->CopyIn(places.data(), positions);
-  ops->CopyIn(slot_ids.data(), slots);
+  ops->CopyIn(inputs.data(), in);
   SLUICE_RETURN_IF_ERROR(ops->Replay(
-      kinds, [&] { return EnqueueLayers(kinds, ids, positions, slots, device_logits, device_best); }));
+      kinds, [&] { return EnqueueLayers(kinds, in.At(0), in.At(1), in.At(2), device_logits, device_best); }));
   best.resize(rows.size());
   ops->CopyOut(device_best, best.data());
   logits.resize(rows.size() * shape.vocab);

@@ -41,8 +41,11 @@ __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64
     if (first || ToFloat(value) < ToFloat(*low)) *low = value;
     if (first || ToFloat(value) > ToFloat(*high)) *high = value;
   }
-  __syncthreads();  // all have read the length
-  if (threadIdx.x == 0) *kept = row + 1;
+  __syncthreads();  // all have read the length and written their part of the row
+  if (threadIdx.x == 0) {
+    __threadfence();
+    *kept = row + 1;
+  }
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ using Key = unsigned long long;  // orders (value, lower index first); 0: below 
 
 constexpr Key kNotFinite = ~Key{0};
 constexpr int kThreads = 256;
-constexpr int kParts = 16;  // blocks of a row
+constexpr int kParts = 64;  // blocks of a row
 
 __device__ Key KeyOf(float x, int64_t column) {
   if (isnan(x) || x == -kMinusInfinity) return kNotFinite;
@@ -39,6 +39,7 @@ __global__ void BestOfRow(const float* x, int64_t stride, int64_t n, Key* parts,
   WaitForPredecessor();
   const int64_t row = blockIdx.y;
   Key best = 0;
+#pragma unroll 8
   for (int64_t i = blockIdx.x * kThreads + threadIdx.x; i < n; i += kParts * kThreads)
     best = max(best, KeyOf(x[row * stride + i], i));
   best = BlockMaxKey(best, shared);
@@ -48,10 +49,10 @@ __global__ void BestOfRow(const float* x, int64_t stride, int64_t n, Key* parts,
     last = atomicAdd(&counters[row], 1) == kParts - 1;
   }
   __syncthreads();
-  if (!last || threadIdx.x != 0) return;
+  if (!last) return;
   __threadfence();
-  best = 0;
-  for (int part = 0; part < kParts; ++part) best = max(best, __ldcg(&parts[row * kParts + part]));
+  best = BlockMaxKey(threadIdx.x < kParts ? __ldcg(&parts[row * kParts + threadIdx.x]) : 0, shared);
+  if (threadIdx.x != 0) return;
   out[row] =
       best == 0 || best == kNotFinite ? -1 : static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(best));
   counters[row] = 0;

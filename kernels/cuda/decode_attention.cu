@@ -28,18 +28,25 @@ __device__ int RowsOfAPart(int n, int heads, int d) {
   return static_cast<int>(CeilDiv(CeilDiv(n, MaxParts(heads)), least)) * least;
 }
 
+// What its writer wrote before a __threadfence() and this is visible as well.
+__device__ int LoadAcquire(const int32_t* p) {
+  int x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(x) : "l"(p) : "memory");
+  return x;
+}
+
 // The rows of one (entry, head), from the page table: whole pages from that of the first row seen.
 struct Rows {
   const DecodeArgs& a;
   int unit, slot, head, first, begin, n;
 
-  __device__ Rows(const DecodeArgs& args, int entry, int kv_head, int of_slot)
+  __device__ Rows(const DecodeArgs& args, int entry, int kv_head, int of_slot, int length)
       : a(args), unit(entry * args.cache.heads + kv_head), slot(of_slot), head(kv_head) {
     begin = a.cache.Begin(slot, head);
     first = begin / PagedKv::kPageRows * PagedKv::kPageRows;
-    n = a.cache.Length(slot, head) - first;
-    SLUICE_DEVICE_CHECK(begin >= 0 && begin < first + n);
+    n = length - first;
   }
+  __device__ void Check() const { SLUICE_DEVICE_CHECK(begin >= 0 && begin < first + n); }
   __device__ bool Seen(int i) const { return i < n && first + i >= begin; }
   // -1: not seen.
   __device__ int Place(int i) const { return first + i < begin ? -1 : a.cache.Place(slot, head, first + i); }
@@ -172,17 +179,26 @@ class StepRing {
   static constexpr int kSlotBytes = kStep * kDim * 2, kSlots = kRing / kWarps / kSlotBytes;
   static_assert(kSlots >= 2);
 
-  // begin: of a page.
-  __device__ StepRing(const Rows& rows, int begin, int end, char* ring)
-      : rows_(rows),
-        begin_(begin),
-        end_(end),
-        lane_(threadIdx.x % kWarp),
-        ring_(ring + threadIdx.x / kWarp * (kSlots * kSlotBytes)),
-        pages_(PagesOf(0)),
-        next_pages_(PagesOf(kWarp)) {
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) Fetch(i);
+  __device__ StepRing(const Rows& rows, char* ring)
+      : rows_(rows), lane_(threadIdx.x % kWarp), ring_(ring + threadIdx.x / kWarp * (kSlots * kSlotBytes)) {}
+
+  // Rows from `begin`, of a page, on, below `limit`. Nothing is on its way.
+  __device__ void Start(int begin, int limit) {
+    begin_ = begin;
+    limit_ = limit;
+    fetched_ = 0;
+    pages_ = PagesOf(0);
+    next_pages_ = PagesOf(kWarp);
+  }
+  // Whole steps below `end`, as many as there is room for.
+  __device__ void FetchKnown(int end) {
+    end_ = end;
+    while (fetched_ < kSlots && RowOf(fetched_ / 2) + kStep <= end) Fetch(fetched_);
+  }
+  // Rows end at `end`: fills the ring.
+  __device__ void Fill(int end) {
+    end_ = end;
+    while (fetched_ < kSlots) Fetch(fetched_);
   }
   __device__ int RowOf(int step) const { return begin_ + (threadIdx.x / kWarp + step * kWarps) * kStep; }
 
@@ -219,7 +235,7 @@ class StepRing {
   // The page of the lane's step of 32.
   __device__ int PagesOf(int step) const {
     const int row = RowOf(step + lane_);
-    return row < end_ ? rows_.Pages()[row / PagedKv::kPageRows] : 0;
+    return row < limit_ ? rows_.Pages()[row / PagedKv::kPageRows] : 0;
   }
   __device__ const char* Wait() const {
     WaitAsync<kSlots - 1>();
@@ -258,9 +274,10 @@ class StepRing {
   }
 
   const Rows& rows_;
-  const int begin_, end_, lane_;
+  const int lane_;
   const char* const ring_;
-  int pages_, next_pages_;  // of the lane's step of this 32 and of the next
+  int begin_ = 0, limit_ = 0, end_ = 0;
+  int pages_ = 0, next_pages_ = 0;  // of the lane's step of this 32 and of the next
   int fetched_ = 0, slot_ = 0;
   const Bf16* from_ = nullptr;
 };
@@ -273,15 +290,38 @@ __global__ __launch_bounds__(kWarps* kWarp, kRing == kDeepRing || kTiles > 1
   extern __shared__ __align__(128) char memory[];
   auto& shared = *reinterpret_cast<Shared<kDim, kTiles, kRing>*>(memory);
   LetSuccessorStart();
-  const int part = blockIdx.x, entry = blockIdx.z, slot = a.cache.slots[entry];  // no kernel writes slots
-  WaitForPredecessor();
-  const Rows rows(a, entry, blockIdx.y, slot);
-  const int part_rows = RowsOfAPart(rows.n, a.cache.heads, kDim);
-  const int n_parts = static_cast<int>(CeilDiv(rows.n, part_rows));
-  if (part >= n_parts) return;
-
-  const int begin = part * part_rows, end = min(rows.n, begin + part_rows);
-  StepRing<kDim, kRing> ring(rows, begin, end, shared.ring);
+  // Where blocks have a multiprocessor to themselves, rows that were there before the kernels at work are
+  // fetched before these end. No kernel writes slots or tables; who counts a row has written it.
+  constexpr bool kEarly = kRing == kDeepRing;
+  const int part = blockIdx.x, head = blockIdx.y, entry = blockIdx.z, slot = a.cache.slots[entry];
+  const int32_t* kept = a.cache.kept_len.At(slot, head);
+  if (!kEarly) WaitForPredecessor();
+  Rows rows(a, entry, head, slot, LoadAcquire(kept));
+  StepRing<kDim, kRing> ring(rows, shared.ring);
+  int part_rows = 0, begin = 0;
+  auto start = [&] {
+    part_rows = RowsOfAPart(rows.n, a.cache.heads, kDim);
+    begin = part * part_rows;
+    ring.Start(begin, min(begin + part_rows, a.cache.max_pages * PagedKv::kPageRows - rows.first));
+  };
+  start();
+  if (kEarly) {
+    ring.FetchKnown(min(rows.n, begin + part_rows));
+    WaitForPredecessor();
+    rows.n = __ldcg(kept) - rows.first;
+    if (RowsOfAPart(rows.n, a.cache.heads, kDim) != part_rows) {
+      WaitAsync<0>();
+      __syncwarp();
+      start();
+    }
+  }
+  rows.Check();
+  const int end = min(rows.n, begin + part_rows), n_parts = static_cast<int>(CeilDiv(rows.n, part_rows));
+  if (part >= n_parts) {
+    WaitAsync<0>();
+    return;
+  }
+  ring.Fill(end);
   SplitQueries<kDim, kTiles>(a.q + entry * a.q_stride + rows.head * a.group * kDim, a.group, shared.q);
   __syncthreads();
   const float scale = kLog2E / sqrtf(static_cast<float>(kDim));
@@ -308,7 +348,9 @@ template <class T>
 __global__ __launch_bounds__(kPlainThreads) void AttendPlainRows(const __grid_constant__ DecodeArgs a) {
   extern __shared__ float floats[];
   const int entry = blockIdx.y, d = a.cache.d;
-  const Rows rows(a, entry, blockIdx.x, a.cache.slots[entry]);
+  const int slot = a.cache.slots[entry];
+  const Rows rows(a, entry, blockIdx.x, slot, a.cache.Length(slot, blockIdx.x));
+  rows.Check();
   const PlainShared shared(floats, a.group, d);
   const float* q = a.q + entry * a.q_stride + rows.head * a.group * d;
   for (int i = threadIdx.x; i < a.group * d; i += kPlainThreads) shared.q[i] = q[i];

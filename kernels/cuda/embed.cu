@@ -1,6 +1,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/row_matrix.h"
 #include "kernels/views.h"
 
@@ -10,6 +11,7 @@ namespace {
 // grid n. Row ids[i] of the table widened to f32.
 __global__ void EmbedRows(const Bf16* table, int64_t stride, int64_t rows, int cols, const int32_t* ids,
                           float* out, int64_t out_stride) {
+  LetSuccessorStart();
   const int32_t id = ids[blockIdx.x];
   SLUICE_DEVICE_CHECK(id >= 0 && id < rows);
   const Bf16* from = table + id * stride;
