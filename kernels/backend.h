@@ -81,7 +81,7 @@ struct AttentionArgs {
   TensorView q;    // [n, n_q_heads, head_dim] f32 after RoPE; query i sees key rows [0, len - n + i]
   TensorView k;    // [n_kv_heads, len, head_dim] KV dtype; the last n rows are the queries' own
   TensorView v;    // same shape as k
-  TensorView out;  // [n, n_q_heads, head_dim] f32
+  TensorView out;  // [n, n_q_heads, head_dim] f32, or Backend::product_input()
   TensorView lse;  // [n_q_heads, window] f32: log-sum-exp of the scaled scores of the last `window` queries;
                    // may be empty
   TensorView

@@ -28,7 +28,8 @@ void CheckAttention(const AttentionArgs& a) {
   SLUICE_CHECK(a.q.rank == 3 && a.k.rank == 3 && kv_heads > 0 && q_heads % kv_heads == 0);
   SLUICE_CHECK(d % 16 == 0 && n <= len && q_heads / kv_heads <= kMaxGroup);
   SLUICE_CHECK(Is(a.q, DType::kF32, {n, q_heads, d}) && a.q.stride[1] == d);
-  SLUICE_CHECK(Is(a.out, DType::kF32, {n, q_heads, d}) && a.out.stride[1] == d);
+  SLUICE_CHECK(IsProductInput(a.out.dtype) && Is(a.out, a.out.dtype, {n, q_heads, d}) &&
+               a.out.stride[1] == d);
   SLUICE_CHECK(IsKvDType(a.k.dtype) && Is(a.k, a.k.dtype, {kv_heads, len, d}));
   SLUICE_CHECK(Is(a.v, a.k.dtype, {kv_heads, len, d}));
   if (!a.lse.empty()) SLUICE_CHECK(Is(a.lse, DType::kF32, {q_heads, a.lse.shape[1]}) && a.lse.shape[1] <= n);

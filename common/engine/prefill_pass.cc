@@ -10,6 +10,17 @@
 #include "common/engine/prefill_rows.h"
 
 namespace sluice {
+namespace {
+
+// Rows without gaps as values of four bytes.
+TensorView Words(const TensorView& rows) {
+  return TensorView::Contiguous(
+      rows.data, DType::kI32,
+      {rows.shape[0], rows.shape[1] * static_cast<int64_t>(DTypeSize(rows.dtype)) / 4});
+}
+
+}  // namespace
+
 // The tokens of all sequences lie one sequence after another in hidden and positions.
 struct PrefillPass::Impl {
   struct Sequence {
@@ -178,7 +189,7 @@ absl::StatusOr<TensorView> PrefillPass::Impl::Attend(std::vector<Work>& works) {
     total += work.n_queries;
   }
   SLUICE_ASSIGN_OR_RETURN(TensorView out,
-                          workspace.Take(DType::kF32, {total, shape.n_q_heads, shape.head_dim}));
+                          workspace.Take(model->attention_dtype(), {total, shape.n_q_heads, shape.head_dim}));
   std::vector<AttentionArgs> calls;
   int begin = 0;
   for (Work& work : works) {
@@ -244,7 +255,7 @@ absl::Status PrefillPass::Impl::MoveOn(const std::vector<Work>& works, TensorVie
   const TensorView positions_out = new_positions.View(DType::kI32, {total, 1});
   TensorView attention_out;
   if (attention != nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(attention_out, workspace.Take(DType::kF32, {total, width}));
+    SLUICE_ASSIGN_OR_RETURN(attention_out, workspace.Take(attention->dtype, {total, width}));
   }
 
   int begin = 0;
@@ -263,8 +274,8 @@ absl::Status PrefillPass::Impl::MoveOn(const std::vector<Work>& works, TensorVie
       move(positions.View(DType::kI32, {n_rows, 1}).Slice(0, work.begin, work.begin + work.n), positions_out);
       if (attention != nullptr) {
         const TensorView rows =
-            TensorView::Contiguous(work.attention.data, DType::kF32, {work.attention.shape[0], width});
-        move(rows, attention_out);
+            TensorView::Contiguous(work.attention.data, attention->dtype, {work.attention.shape[0], width});
+        move(Words(rows), Words(attention_out));
       }
     }
     work.sequence->rows = work.n_onward;
@@ -274,8 +285,8 @@ absl::Status PrefillPass::Impl::MoveOn(const std::vector<Work>& works, TensorVie
   retired.push_back(std::exchange(positions, std::move(new_positions)));
   n_rows = total;
   if (attention != nullptr) {
-    *attention =
-        TensorView::Contiguous(attention_out.data, DType::kF32, {total, shape.n_q_heads, shape.head_dim});
+    *attention = TensorView::Contiguous(attention_out.data, attention->dtype,
+                                        {total, shape.n_q_heads, shape.head_dim});
   }
   return absl::OkStatus();
 }

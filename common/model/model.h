@@ -53,9 +53,11 @@ class Model {
                                Workspace& workspace) const;
 
   // hidden += o_proj(attention); hidden += mlp(norm(hidden)), both summed over ranks. attention [n,
-  // n_q_heads, head_dim] f32.
+  // n_q_heads, head_dim] f32 or, without gaps, attention_dtype().
   absl::Status Finish(LayerId layer, TensorView attention, TensorView hidden, Ops& ops,
                       Workspace& workspace) const;
+
+  DType attention_dtype() const { return ProductInput(shape_.n_q_heads * shape_.head_dim); }
 
   // Final norm and head. hidden [n, hidden], logits [n, vocab] f32.
   absl::Status Logits(TensorView hidden, TensorView logits, Ops& ops, Workspace& workspace) const;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/base/status.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/op_checks.h"
 #include "kernels/views.h"
@@ -17,6 +18,7 @@ void CpuOps::Attention(absl::Span<const AttentionArgs> sequences) {
   int64_t all_rows = 0;
   for (const AttentionArgs& a : sequences) {
     CheckAttention(a);
+    SLUICE_CHECK(a.out.dtype == DType::kF32);
     all_rows += a.q.shape[0] * a.q.shape[1];
   }
   const int task_rows =

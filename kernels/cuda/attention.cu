@@ -237,12 +237,10 @@ __global__ __launch_bounds__(kThreads, 1) void AttendTiles(const __grid_constant
     const int row = 16 * warp + 8 * half + g;
     if (row >= rows) continue;
     const int query = query0 + row / a.group, q_head = head * a.group + row % a.group;
-    float* out = a.out + query * a.out_row + q_head * kDim;
 #pragma unroll
-    for (int j = 0; j < kDim / 8; ++j) {
-      out[8 * j + 2 * t] = o[4 * j + 2 * half] / total;
-      out[8 * j + 2 * t + 1] = o[4 * j + 2 * half + 1] / total;
-    }
+    for (int j = 0; j < kDim / 8; ++j)
+      a.Put(query, q_head * kDim + 8 * j + 2 * t, o[4 * j + 2 * half] / total,
+            o[4 * j + 2 * half + 1] / total);
     const int column = query - (a.n - a.window);
     if (t == 0 && column >= 0 && a.window > 0)
       a.lse[q_head * a.lse_head + column] = top[half] / kLog2E + logf(total);

@@ -13,7 +13,8 @@ struct AttentionSequence {
   int64_t q_row;
   const void *k, *v;
   int64_t k_head, k_row, v_head, v_row;
-  float* out;
+  void* out;
+  bool out_is_bf16;
   int64_t out_row;
   float* lse;  // null: not asked for
   int64_t lse_head;
@@ -33,7 +34,8 @@ struct AttentionSequence {
         k_row(a.k.stride[1]),
         v_head(a.v.stride[0]),
         v_row(a.v.stride[1]),
-        out(a.out.as<float>()),
+        out(a.out.data),
+        out_is_bf16(a.out.dtype == DType::kBF16),
         out_row(a.out.stride[0]),
         lse(a.lse.as<float>()),
         lse_head(a.lse.empty() ? 0 : a.lse.stride[0]),
@@ -47,6 +49,16 @@ struct AttentionSequence {
         group(static_cast<int>(a.q.shape[1] / a.k.shape[0])),
         d(static_cast<int>(a.q.shape[2])) {}
 
+  // Values x and y of a query's output, from column c on.
+  __device__ void Put(int query, int c, float x, float y) const {
+    const int64_t at = query * out_row + c;
+    if (out_is_bf16) {
+      *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(out) + at) = PackBf16(x, y);
+    } else {
+      static_cast<float*>(out)[at] = x;
+      static_cast<float*>(out)[at + 1] = y;
+    }
+  }
   // Key row of a query: it sees rows up to this one.
   __device__ int OwnRow(int query) const { return len - n + query; }
 };

@@ -24,7 +24,12 @@ __global__ __launch_bounds__(kPlainThreads) void AttendPlainQuery(
     const int column = query - (a.n - a.window);
     if (column >= 0) a.lse[(head * a.group + g) * a.lse_head + column] = value;
   };
-  AttendPlain<T>(shared, a.group, a.d, own + 1, row, a.out + query * a.out_row + head * a.group * a.d, lse);
+  const int64_t at = query * a.out_row + head * a.group * a.d;
+  if (a.out_is_bf16) {
+    AttendPlain<T>(shared, a.group, a.d, own + 1, row, static_cast<Bf16*>(a.out) + at, lse);
+  } else {
+    AttendPlain<T>(shared, a.group, a.d, own + 1, row, static_cast<float*>(a.out) + at, lse);
+  }
 }
 
 }  // namespace

@@ -95,6 +95,12 @@ absl::StatusOr<CudnnPlan> MakePlan(const Cudnn* cudnn, cudnnHandle_t handle, con
   return g.Plan();
 }
 
+// Whether cuDNN may write the outputs itself.
+bool WritesOut(const AttentionArgs& a) {
+  return a.out.dtype == DType::kBF16 && a.out.stride[0] == a.out.shape[1] * a.out.shape[2] &&
+         reinterpret_cast<uintptr_t>(a.out.data) % 16 == 0;
+}
+
 // A call's scratch memory.
 struct Scratch {
   char *workspace, *q, *out;
@@ -102,17 +108,17 @@ struct Scratch {
   CudnnLengths lengths;
   size_t bytes;
 
-  Scratch(char* base, const Shape& s, int64_t n, int64_t workspace_bytes) {
+  Scratch(char* base, const Shape& s, const AttentionArgs& a, int64_t workspace_bytes) {
     size_t at = 0;
     auto take = [&](size_t size) {
       char* part = base + at;
       at += (size + 255) / 256 * 256;
       return part;
     };
-    const size_t rows = std::min(n, kBlockQueries) * s.row() * sizeof(uint16_t);
+    const size_t rows = std::min(a.q.shape[0], kBlockQueries) * s.row() * sizeof(uint16_t);
     workspace = take(workspace_bytes);
     q = take(rows);
-    out = take(rows);
+    out = take(WritesOut(a) ? 0 : rows);
     stats = reinterpret_cast<float*>(take(s.q_heads * kBlockQueries * sizeof(float)));
     lengths.queries = reinterpret_cast<int32_t*>(take(s.kv_heads * sizeof(int32_t)));
     lengths.keys = reinterpret_cast<int32_t*>(take(s.kv_heads * sizeof(int32_t)));
@@ -138,27 +144,30 @@ class CudnnAttentionImpl final : public CudnnAttention {
       return x.stride[1] == d && x.stride[0] % d == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
     };
     return a.k.dtype == DType::kBF16 && a.sliding_window == 0 && d % 16 == 0 && whole_rows(a.k) &&
-           whole_rows(a.v) && PlanOf(Shape(a)) != nullptr;
+           whole_rows(a.v) && (a.out.dtype == DType::kF32 || WritesOut(a)) && PlanOf(Shape(a)) != nullptr;
   }
 
   size_t ScratchBytes(const AttentionArgs& a) const override {
     const Shape s(a);
-    return Scratch(nullptr, s, a.q.shape[0], PlanOf(s)->workspace_bytes).bytes;
+    return Scratch(nullptr, s, a, PlanOf(s)->workspace_bytes).bytes;
   }
 
   absl::Status Run(const AttentionArgs& a, char* memory, cudaStream_t stream) override {
     const Shape s(a);
     const CudnnPlan& plan = *PlanOf(s);
     const int64_t n = a.q.shape[0], len = a.k.shape[1];
-    const Scratch scratch(memory, s, n, plan.workspace_bytes);
+    const Scratch scratch(memory, s, a, plan.workspace_bytes);
+    const bool writes_out = WritesOut(a);
     const int64_t window = a.lse.empty() ? 0 : a.lse.shape[1];
     for (int64_t begin = 0; begin < n; begin += kBlockQueries) {
       const int64_t rows = std::min(kBlockQueries, n - begin), keys = len - n + begin + rows;
       RoundToBf16Rows(Row<float>(a.q, begin), a.q.stride[0], rows, s.row(), scratch.q, s.row(), stream);
       WriteCudnnLengths(scratch.lengths, static_cast<int>(s.kv_heads), static_cast<int>(rows),
                         static_cast<int>(keys), s.group() * s.d, a.k.stride[0], a.v.stride[0], stream);
-      SLUICE_RETURN_IF_ERROR(Execute(plan, s, a.k.data, a.v.data, scratch, stream));
-      WidenRows(scratch.out, rows, s.row(), Row<float>(a.out, begin), a.out.stride[0], stream);
+      void* out = writes_out ? Row<uint16_t>(a.out, begin) : static_cast<void*>(scratch.out);
+      SLUICE_RETURN_IF_ERROR(Execute(plan, s, a.k.data, a.v.data, out, scratch, stream));
+      if (!writes_out)
+        WidenRows(scratch.out, rows, s.row(), Row<float>(a.out, begin), a.out.stride[0], stream);
       const int64_t first = std::max(begin, n - window), end = begin + rows;
       if (first < end)
         CopyLse(scratch.stats, kBlockQueries, static_cast<int>(s.q_heads), static_cast<int>(first - begin),
@@ -183,13 +192,13 @@ class CudnnAttentionImpl final : public CudnnAttention {
     return it->second.get();
   }
 
-  absl::Status Execute(const CudnnPlan& plan, const Shape& s, const void* k, const void* v,
+  absl::Status Execute(const CudnnPlan& plan, const Shape& s, const void* k, const void* v, void* out,
                        const Scratch& scratch, cudaStream_t stream) {
     float scale = 1 / std::sqrt(static_cast<float>(s.d)), masked = -std::numeric_limits<float>::infinity();
     const std::pair<int64_t, const void*> given[] = {{kQ, scratch.q},
                                                      {kK, k},
                                                      {kV, v},
-                                                     {kOut, scratch.out},
+                                                     {kOut, out},
                                                      {kStats, scratch.stats},
                                                      {kQueries, scratch.lengths.queries},
                                                      {kKeys, scratch.lengths.keys},

@@ -36,8 +36,8 @@ struct PlainShared {
         shrink(sum + group) {}
 };
 
-template <class T, class Rows, class Lse>
-__device__ void AttendPlain(const PlainShared& s, int group, int d, int n, Rows rows, float* out, Lse lse) {
+template <class T, class Rows, class Out, class Lse>
+__device__ void AttendPlain(const PlainShared& s, int group, int d, int n, Rows rows, Out* out, Lse lse) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const float scale = 1 / sqrtf(static_cast<float>(d));
   for (int i = threadIdx.x; i < group * d; i += kPlainThreads) s.o[i] = 0;
@@ -84,7 +84,7 @@ __device__ void AttendPlain(const PlainShared& s, int group, int d, int n, Rows 
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < group * d; i += kPlainThreads) out[i] = s.o[i] / s.sum[i / d];
+  for (int i = threadIdx.x; i < group * d; i += kPlainThreads) out[i] = FromFloat<Out>(s.o[i] / s.sum[i / d]);
   for (int g = threadIdx.x; g < group; g += kPlainThreads) lse(g, s.max[g] + logf(s.sum[g]));
 }
 
