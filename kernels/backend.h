@@ -129,6 +129,11 @@ class Ops {
   // Waits for everything queued; returns the queue's first error, then forgets it.
   virtual absl::Status Sync() = 0;
 
+  // Mark remembers how far the queue is; Await is as Sync, but waits only until it is past there: what was
+  // queued since runs on.
+  virtual void Mark() {}
+  virtual absl::Status Await() { return Sync(); }
+
   // Queues what `enqueue` queues. A later call with the same key may replay what an earlier one queued
   // without asking `enqueue`: the same ops on the same memory, with whatever that memory then holds.
   // `enqueue` queues ops only, no CopyIn, CopyOut or Sync. Its error is returned, and what it queued is not

@@ -76,7 +76,7 @@ struct PrefillPass::Impl {
   int n_rows = 0;
   Buffer hidden;                // [n_rows, hidden] f32
   Buffer positions;             // [n_rows] i32
-  std::vector<Buffer> retired;  // read by queued ops: freed after the next Sync
+  std::vector<Buffer> retired;  // read by queued ops: freed when these are done
 };
 
 absl::Status PrefillPass::Impl::Start(std::vector<PrefillSequence> inputs) {
@@ -112,13 +112,16 @@ absl::Status PrefillPass::Impl::RunLayer(std::vector<Work>& works) {
   for (Work& work : works) SLUICE_RETURN_IF_ERROR(PrepareKv(qkv, work));
   SLUICE_ASSIGN_OR_RETURN(TensorView attention, Attend(works));
   for (Work& work : works) SLUICE_RETURN_IF_ERROR(ApplyGates(work));
-  SLUICE_RETURN_IF_ERROR(ops->Sync());
-  retired.clear();
-  for (Work& work : works)
-    SLUICE_RETURN_IF_ERROR(work.sequence->in.sink->OnKept(LayerId(layer), std::move(work.kept)));
+  ops->Mark();
+  const auto unread = static_cast<std::ptrdiff_t>(retired.size());  // past the mark
   // Rows that go no further need no MLP here.
   SLUICE_RETURN_IF_ERROR(MoveOn(works, &attention));
   SLUICE_RETURN_IF_ERROR(model->Finish(LayerId(layer), attention, Hidden(), *ops, workspace));
+  // The MLP runs while kept rows leave and the next layer is queued.
+  SLUICE_RETURN_IF_ERROR(ops->Await());
+  retired.erase(retired.begin(), retired.begin() + unread);
+  for (Work& work : works)
+    SLUICE_RETURN_IF_ERROR(work.sequence->in.sink->OnKept(LayerId(layer), std::move(work.kept)));
   if (is_last()) SLUICE_RETURN_IF_ERROR(ReadLogits());
   ++layer;
   return absl::OkStatus();

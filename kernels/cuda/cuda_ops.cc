@@ -15,6 +15,7 @@ CudaQueue::CudaQueue(std::shared_ptr<const CublasLt> cublas) : linear(new Linear
 CudaQueue::~CudaQueue() {
   cudaFree(scratch.data);
   cudaFree(counters.data);
+  if (mark != nullptr) cudaEventDestroy(mark);
   if (stream != nullptr) cudaStreamDestroy(stream);
 }
 
@@ -36,6 +37,7 @@ CudaOps::CudaOps(const CudaDevice& device) : device_(device), queue_(device.queu
   if (queue_ == nullptr) {
     queue_ = std::make_unique<CudaQueue>(device_.cublas);
     Keep(cudaStreamCreateWithFlags(&queue_->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    Keep(cudaEventCreateWithFlags(&queue_->mark, cudaEventDisableTiming), "cudaEventCreate");
   }
   stream_ = queue_->stream;
 }
@@ -78,6 +80,17 @@ absl::Status CudaOps::Sync() {
   Begin();
   Keep(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   queue_->ring.Deliver();
+  return std::exchange(error_, absl::OkStatus());
+}
+
+void CudaOps::Mark() {
+  Begin();
+  Keep(cudaEventRecord(queue_->mark, stream_), "cudaEventRecord");
+}
+
+absl::Status CudaOps::Await() {
+  Begin();
+  Keep(cudaEventSynchronize(queue_->mark), "cudaEventSynchronize");
   return std::exchange(error_, absl::OkStatus());
 }
 

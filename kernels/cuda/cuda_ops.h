@@ -37,6 +37,7 @@ struct CudaQueue {
   CudaQueue& operator=(const CudaQueue&) = delete;
 
   cudaStream_t stream = nullptr;
+  cudaEvent_t mark = nullptr;
   PinnedRing ring;
   Memory scratch, counters;
   int generation = 0;  // of that memory: recorded graphs hold its addresses
@@ -73,6 +74,8 @@ class CudaOps final : public Ops {
   cudaStream_t stream() const { return stream_; }
 
   absl::Status Sync() override;
+  void Mark() override;
+  absl::Status Await() override;
   absl::Status Replay(const std::vector<int>& key, const std::function<absl::Status()>& enqueue) override;
   void CopyIn(const void* host, TensorView dst) override;
   void CopyOut(TensorView src, void* host) override;

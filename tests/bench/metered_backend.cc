@@ -33,6 +33,8 @@ class MeteredBackend::MeteredOps final : public Ops {
     backend_->gate_seconds_ += timer_->Take();
     return status;
   }
+  void Mark() override { real_->Mark(); }
+  absl::Status Await() override { return real_->Await(); }
   absl::Status Replay(const std::vector<int>& key, const std::function<absl::Status()>& enqueue) override {
     return real_->Replay(key, enqueue);
   }
