@@ -163,6 +163,18 @@ class Ops {
   // Backend::product_input().
   virtual void SwiGlu(TensorView gate_up, TensorView out) = 0;
 
+  // Two ops in a row that a backend may run as one: MatMul, and Rope of `heads`, the first columns of `out`.
+  virtual void RotatedMatMul(TensorView x, const Matrix& w, TensorView bias, TensorView out, TensorView heads,
+                             TensorView positions, TensorView cos_sin, TensorView shift) {
+    MatMul(x, w, bias, /*accumulate=*/false, out);
+    Rope(heads, positions, cos_sin, shift);
+  }
+  // The same of MatMul and SwiGlu. gate_up: where the product may go.
+  virtual void GatedMatMul(TensorView x, const Matrix& w, TensorView gate_up, TensorView out) {
+    MatMul(x, w, TensorView(), /*accumulate=*/false, gate_up);
+    SwiGlu(gate_up, out);
+  }
+
   // Rounds new K,V rows to the KV dtype. k, v [n, n_kv_heads, d] f32; k_out, v_out [n_kv_heads, n, d].
   virtual void StoreKv(TensorView k, TensorView v, TensorView k_out, TensorView v_out) = 0;
 

@@ -49,13 +49,24 @@ absl::StatusOr<Model::QkvViews> Model::Qkv(LayerId layer, TensorView hidden, Ten
   const int64_t chunk_rows = std::min(n, backend_->rows_at_once());
   SLUICE_ASSIGN_OR_RETURN(TensorView normed,
                           workspace.Take(ProductInput(shape_.hidden), {chunk_rows, shape_.hidden}));
+  // q and k lie side by side: one rotation turns both.
+  const TensorView turned = Heads(qkv, 0, n_q + n_kv, d),
+                   cos_sin = cos_sin_.View(DType::kF32, {shape_.context, d});
+  const TensorView center = weights.key_center.data() == nullptr
+                                ? TensorView()
+                                : weights.key_center.View(DType::kF32, {n_q + n_kv, d});
+  const TensorView bias = Vector(weights.qkv_bias, weights.qkv->rows());
   for (int64_t begin = 0; begin < n; begin += chunk_rows) {
     const int64_t end = std::min(n, begin + chunk_rows);
-    const TensorView chunk = normed.Slice(0, 0, end - begin);
+    const TensorView rows = normed.Slice(0, 0, end - begin), out = qkv.Slice(0, begin, end);
     ops.RmsNorm(hidden.Slice(0, begin, end), Vector(weights.attention_norm, shape_.hidden), shape_.rms_eps,
-                chunk);
-    ops.MatMul(chunk, *weights.qkv, Vector(weights.qkv_bias, weights.qkv->rows()), /*accumulate=*/false,
-               qkv.Slice(0, begin, end));
+                rows);
+    if (shape_.qk_norm) {
+      ops.MatMul(rows, *weights.qkv, bias, /*accumulate=*/false, out);
+    } else {
+      ops.RotatedMatMul(rows, *weights.qkv, bias, out, turned.Slice(0, begin, end),
+                        positions.Slice(0, begin, end), cos_sin, center);
+    }
   }
   const QkvViews views = {.q = Heads(qkv, 0, n_q, d),
                           .k = Heads(qkv, n_q * d, n_kv, d),
@@ -63,12 +74,8 @@ absl::StatusOr<Model::QkvViews> Model::Qkv(LayerId layer, TensorView hidden, Ten
   if (shape_.qk_norm) {
     ops.RmsNorm(views.q, Vector(weights.q_norm, d), shape_.rms_eps, views.q);
     ops.RmsNorm(views.k, Vector(weights.k_norm, d), shape_.rms_eps, views.k);
+    ops.Rope(turned, positions, cos_sin, center);
   }
-  // q and k lie side by side: one rotation turns both.
-  const TensorView center = weights.key_center.data() == nullptr
-                                ? TensorView()
-                                : weights.key_center.View(DType::kF32, {n_q + n_kv, d});
-  ops.Rope(Heads(qkv, 0, n_q + n_kv, d), positions, cos_sin_.View(DType::kF32, {shape_.context, d}), center);
   return views;
 }
 
@@ -89,9 +96,8 @@ absl::Status Model::Finish(LayerId layer, TensorView attention, TensorView hidde
     ops.MatMul(attended.Slice(0, begin, end), *weights.o, TensorView(), /*accumulate=*/rank_ == 0, chunk);
     ops.AllReduce(chunk);
     ops.RmsNorm(chunk, Vector(weights.mlp_norm, shape_.hidden), shape_.rms_eps, normed.Slice(0, 0, rows));
-    ops.MatMul(normed.Slice(0, 0, rows), *weights.gate_up, TensorView(), /*accumulate=*/false,
-               gate_up.Slice(0, 0, rows));
-    ops.SwiGlu(gate_up.Slice(0, 0, rows), inner.Slice(0, 0, rows));
+    ops.GatedMatMul(normed.Slice(0, 0, rows), *weights.gate_up, gate_up.Slice(0, 0, rows),
+                    inner.Slice(0, 0, rows));
     ops.MatMul(inner.Slice(0, 0, rows), *weights.down, TensorView(), /*accumulate=*/rank_ == 0, chunk);
     ops.AllReduce(chunk);
   }

@@ -85,6 +85,9 @@ class CudaOps final : public Ops {
   void MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumulate, TensorView out) override;
   void Rope(TensorView x, TensorView positions, TensorView cos_sin, TensorView shift) override;
   void SwiGlu(TensorView gate_up, TensorView out) override;
+  void RotatedMatMul(TensorView x, const Matrix& w, TensorView bias, TensorView out, TensorView heads,
+                     TensorView positions, TensorView cos_sin, TensorView shift) override;
+  void GatedMatMul(TensorView x, const Matrix& w, TensorView gate_up, TensorView out) override;
   void StoreKv(TensorView k, TensorView v, TensorView k_out, TensorView v_out) override;
   void Attention(absl::Span<const AttentionArgs> sequences) override;
   void WindowScores(const WindowScoresArgs& args) override;

@@ -6,13 +6,15 @@
 #include "kernels/cuda/mat_vec.h"
 #include "kernels/cuda/round.h"
 #include "kernels/cuda/row_matrix.h"
+#include "kernels/op_checks.h"
 #include "kernels/views.h"
 
 namespace sluice {
 namespace {
 
-// Values of x up to which our own kernel for few rows is faster: every multiprocessor reads all of x.
-constexpr int64_t kFewValues = 28672;
+// Values of x up to which our own kernel for few rows is faster: every multiprocessor reads all of x. From
+// kManyFloats on, floats are rounded once before that.
+constexpr int64_t kFewValues = 32768, kManyFloats = 28672;
 constexpr size_t kMostPlans = 4096;  // prompts have any length: a map of all of them must end somewhere
 
 absl::Status CublasStatus(cublasStatus_t status, absl::string_view call) {
@@ -121,7 +123,13 @@ absl::Status Linear::Run(const GemmArgs& g, void* workspace, cudaStream_t stream
                       "cublasLtMatmul");
 }
 
-void CudaOps::MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumulate, TensorView out) {
+namespace {
+
+bool TakesFewRows(const TensorView& x) {
+  return x.shape[0] > 0 && x.shape[0] <= kMatVecRows && x.shape[0] * x.shape[1] <= kFewValues;
+}
+
+MatVecArgs CheckedArgs(const TensorView& x, const Matrix& w, const TensorView& bias, const TensorView& out) {
   const auto& rows = static_cast<const RowMatrix&>(w);
   const int64_t n = x.shape[0];
   const bool rounded = x.dtype == DType::kBF16;
@@ -130,16 +138,44 @@ void CudaOps::MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumu
                             reinterpret_cast<uintptr_t>(x.data) % 16 == 0));
   SLUICE_CHECK(Is(out, DType::kF32, {n, w.rows()}));
   SLUICE_CHECK(bias.empty() || Is(bias, DType::kF32, {w.rows()}));
+  MatVecArgs args;
+  args.x = x.data;
+  args.x_is_bf16 = rounded;
+  args.x_stride = x.stride[0];
+  args.n = static_cast<int>(n);
+  args.w = rows.data();
+  args.w_stride = rows.stride();
+  args.rows = static_cast<int>(w.rows());
+  args.cols = static_cast<int>(w.cols());
+  args.bias = bias.as<float>();
+  args.out = out.as<float>();
+  args.out_stride = out.stride[0];
+  return args;
+}
+
+}  // namespace
+
+void CudaOps::MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumulate, TensorView out) {
+  const int64_t n = x.shape[0];
+  MatVecArgs few = CheckedArgs(x, w, bias, out);
+  few.accumulate = accumulate;
   if (n == 0) return;
   Begin();
+  const auto& rows = static_cast<const RowMatrix&>(w);
   const GemmArgs gemm = {nullptr,    rows.data(),     n,
                          w.rows(),   rows.stride(),   bias.as<float>(),
                          accumulate, out.as<float>(), out.stride[0]};
-  if ((n <= kMatVecRows && n * w.cols() <= kFewValues) || !Linear::Takes(gemm)) {
-    MatVec({x.data, rounded, x.stride[0], static_cast<int>(n), rows.data(), rows.stride(),
-            static_cast<int>(w.rows()), static_cast<int>(w.cols()), bias.as<float>(), accumulate,
-            out.as<float>(), out.stride[0]},
-           device_.n_sms, stream_);
+  const bool rounded = x.dtype == DType::kBF16;
+  if (TakesFewRows(x) || !Linear::Takes(gemm)) {
+    if (!rounded && TakesFewRows(x) && n * w.cols() > kManyFloats) {
+      char* memory = Reserve(n * rows.stride() * 2);
+      if (memory == nullptr) return;
+      RoundToBf16Rows(x.as<float>(), x.stride[0], n, w.cols(), memory, rows.stride(), stream_);
+      few.x = memory;
+      few.x_is_bf16 = true;
+      few.x_stride = rows.stride();
+    }
+    MatVec(few, device_.n_sms, stream_);
     Launched("MatMul");
     return;
   }
@@ -163,6 +199,43 @@ void CudaOps::MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumu
       error_ = status;
   }
   Launched("MatMul");
+}
+
+void CudaOps::RotatedMatMul(TensorView x, const Matrix& w, TensorView bias, TensorView out, TensorView heads,
+                            TensorView positions, TensorView cos_sin, TensorView shift) {
+  CheckRope(heads, positions, cos_sin, shift);
+  const int64_t head_dim = heads.shape[2];
+  SLUICE_CHECK(heads.data == out.data && heads.stride[0] == out.stride[0] && heads.stride[1] == head_dim);
+  if (!TakesFewRows(x) || head_dim % 16 != 0 || w.rows() % head_dim != 0) {
+    Ops::RotatedMatMul(x, w, bias, out, heads, positions, cos_sin, shift);
+    return;
+  }
+  MatVecArgs args = CheckedArgs(x, w, bias, out);
+  args.head_dim = static_cast<int>(head_dim);
+  args.turned = static_cast<int>(heads.shape[1] * head_dim);
+  args.positions = positions.as<int32_t>();
+  args.cos_sin = cos_sin.as<float>();
+  args.cos_sin_stride = cos_sin.stride[0];
+  args.context = cos_sin.shape[0];
+  args.shift = shift.as<float>();
+  args.shift_stride = shift.stride[0];
+  Begin();
+  MatVec(args, device_.n_sms, stream_);
+  Launched("RotatedMatMul");
+}
+
+void CudaOps::GatedMatMul(TensorView x, const Matrix& w, TensorView gate_up, TensorView out) {
+  if (!TakesFewRows(x) || out.dtype != DType::kBF16 || w.rows() % 16 != 0) {
+    Ops::GatedMatMul(x, w, gate_up, out);
+    return;
+  }
+  SLUICE_CHECK(Is(out, DType::kBF16, {x.shape[0], w.rows() / 2}));
+  MatVecArgs args = CheckedArgs(x, w, TensorView(), gate_up);
+  args.gated = out.data;
+  args.gated_stride = out.stride[0];
+  Begin();
+  MatVec(args, device_.n_sms, stream_);
+  Launched("GatedMatMul");
 }
 
 }  // namespace sluice

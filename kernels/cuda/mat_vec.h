@@ -19,9 +19,22 @@ struct MatVecArgs {
   int64_t w_stride;
   int rows, cols;
   const float* bias;  // or null
-  bool accumulate;
+  bool accumulate = false;
   float* out;
   int64_t out_stride;
+
+  // Instead of out: SwiGlu of it. w has gate rows, then as many up rows, a multiple of 8. Null: not asked
+  // for.
+  void* gated = nullptr;  // bf16 [n, rows / 2]
+  int64_t gated_stride = 0;
+  // Heads of `head_dim` in the first `turned` columns are rotated. head_dim is a multiple of 16 and divides
+  // rows. 0: none.
+  int turned = 0, head_dim = 0;
+  const int32_t* positions = nullptr;  // [n]
+  const float* cos_sin = nullptr;      // [context, head_dim]
+  int64_t cos_sin_stride = 0, context = 0;
+  const float* shift = nullptr;  // [heads, head_dim], or null
+  int64_t shift_stride = 0;
 };
 
 constexpr int kMatVecRows = 8;  // rows of x that one pass over the weights serves

@@ -80,6 +80,13 @@ class MeteredBackend::MeteredOps final : public Ops {
     real_->Rope(x, positions, cos_sin, shift);
   }
   void SwiGlu(TensorView gate_up, TensorView out) override { real_->SwiGlu(gate_up, out); }
+  void RotatedMatMul(TensorView x, const Matrix& w, TensorView bias, TensorView out, TensorView heads,
+                     TensorView positions, TensorView cos_sin, TensorView shift) override {
+    real_->RotatedMatMul(x, w, bias, out, heads, positions, cos_sin, shift);
+  }
+  void GatedMatMul(TensorView x, const Matrix& w, TensorView gate_up, TensorView out) override {
+    real_->GatedMatMul(x, w, gate_up, out);
+  }
   void StoreKv(TensorView k, TensorView v, TensorView k_out, TensorView v_out) override {
     real_->StoreKv(k, v, k_out, v_out);
   }

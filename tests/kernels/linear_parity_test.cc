@@ -209,18 +209,22 @@ TEST_P(LinearParity, RmsNorm) {
   ExpectSame(qkv, ElementTolerance(8), "heads");
 }
 
+// [context, d]: cosines, then sines.
+std::vector<float> RotationTable(int context, int d) {
+  std::vector<float> table(context * d);
+  for (int p = 0; p < context; ++p) {
+    for (int i = 0; i < d / 2; ++i) {
+      const double angle = p * std::pow(10000.0, -2.0 * i / d);
+      table[p * d + i] = static_cast<float>(std::cos(angle));
+      table[p * d + d / 2 + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+  return table;
+}
+
 TEST_P(LinearParity, Rope) {
   for (int d : {64, 128, 16}) {
-    const int context = 300;
-    std::vector<float> table(context * d);
-    for (int p = 0; p < context; ++p) {
-      for (int i = 0; i < d / 2; ++i) {
-        const double angle = p * std::pow(10000.0, -2.0 * i / d);
-        table[p * d + i] = static_cast<float>(std::cos(angle));
-        table[p * d + d / 2 + i] = static_cast<float>(std::sin(angle));
-      }
-    }
-    Tensor cos_sin = Floats({context, d}, table), positions = Ints({4}, {0, 299, 7, 150});
+    Tensor cos_sin = Floats({300, d}, RotationTable(300, d)), positions = Ints({4}, {0, 299, 7, 150});
     Tensor rows = Random(DType::kF32, {4, 9 * d});
     Tensor x = rows.Slice(1, 2 * d, 5 * d).Heads(3);
     ops().Rope(x.device, positions.device, cos_sin.device, TensorView());
@@ -230,6 +234,56 @@ TEST_P(LinearParity, Rope) {
     ops().Rope(x.device, positions.device, cos_sin.device, shift.device);
     reference::Rope(x.host, positions.host, cos_sin.host, shift.host);
     ExpectSame(rows, ElementTolerance(8), absl::StrCat("shifted, d ", d));
+  }
+}
+
+// x as products read it, and the same values on the host.
+TEST_P(LinearParity, RotatedMatMul) {
+  for (int cols : {64, 896, 4096}) {
+    for (int n : {1, 3, 7, 8, 20}) {
+      Tensor x = Random(DType::kF32, {n, cols});
+      if (GetParam().rounds_activations) RoundOnHost(x);
+      Upload(x);
+      for (int d : {64, 128, 24}) {  // five heads are rotated, two are not
+        auto [w, matrix] = RandomMatrix(7 * d, cols);
+        Tensor bias = Random(DType::kF32, {7 * d}), shift = Random(DType::kF32, {5, d});
+        std::vector<int> places(n);
+        for (int i = 0; i < n; ++i) places[i] = i * 13;
+        Tensor positions = Ints({n}, places), cos_sin = Floats({300, d}, RotationTable(300, d));
+        for (const TensorView* less : {&shift.device, static_cast<TensorView*>(nullptr)}) {
+          Tensor out = Poisoned(DType::kF32, {n, 7 * d}), heads = out.Slice(1, 0, 5 * d).Heads(5);
+          ops().RotatedMatMul(x.device, *matrix, bias.device, out.device, heads.device, positions.device,
+                              cos_sin.device, less != nullptr ? *less : TensorView());
+          reference::MatMul(x.host, w.host, bias.host, false, out.host);
+          reference::Rope(heads.host, positions.host, cos_sin.host,
+                          less != nullptr ? shift.host : TensorView());
+          ExpectSame(out, 2 * SumTolerance(cols + 2, 1),
+                     absl::StrCat("heads of ", d, ", cols ", cols, " n ", n));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearParity, GatedMatMul) {
+  const DType dtype = backend().product_input();
+  for (int cols : {64, 896, 4096}) {
+    for (int n : {1, 3, 7, 8, 20}) {
+      // Gates and values of size 1: up to 5 in a test.
+      Tensor x = Random(DType::kF32, {n, cols}, 1 / std::sqrt(static_cast<float>(cols)));
+      if (GetParam().rounds_activations) RoundOnHost(x);
+      Upload(x);
+      for (int c : {40, 36, 384}) {
+        auto [w, matrix] = RandomMatrix(2 * c, cols);
+        Tensor gate_up = Poisoned(DType::kF32, {n, 2 * c}), out = Poisoned(dtype, {n, c});
+        ops().GatedMatMul(x.device, *matrix, gate_up.device, out.device);
+        reference::MatMul(x.host, w.host, TensorView(), false, gate_up.host);
+        reference::SwiGlu(gate_up.host, out.host);
+        ExpectSame(out, 11 * SumTolerance(cols, 1 / std::sqrt(cols)) + ElementTolerance(30),
+                   absl::StrCat("c ", c, ", cols ", cols, " n ", n),
+                   dtype == DType::kBF16 ? std::ldexp(1, -7) : 0);
+      }
+    }
   }
 }
 
