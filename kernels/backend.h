@@ -122,6 +122,10 @@ struct PagedKv {
   TensorView hsa;  // [n_slots, 3] i32: page size p (0: the slot keeps no bounds), channels k1, tokens k2
 };
 
+struct CopyArgs {
+  TensorView from, to;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -143,6 +147,11 @@ class Ops {
   virtual void CopyIn(const void* host, TensorView dst) = 0;  // dst contiguous; host may be reused on return
   virtual void CopyOut(TensorView src, void* host) = 0;       // src contiguous; host holds it after Sync()
   virtual void Copy(TensorView src, TensorView dst) = 0;      // same shape and dtype, any strides, rank <= 3
+
+  // Copies that touch none of each other's memory.
+  virtual void CopyEach(absl::Span<const CopyArgs> copies) {
+    for (const CopyArgs& copy : copies) Copy(copy.from, copy.to);
+  }
 
   // out[i] = table row ids[i]. ids [n] i32, out [n, cols] f32.
   virtual void Embed(const Matrix& table, TensorView ids, TensorView out) = 0;

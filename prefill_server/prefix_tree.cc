@@ -66,11 +66,14 @@ int PrefixTree::Path::rows(LayerId) const { return tokens(); }
 absl::Status PrefixTree::Path::Read(int rank, LayerId layer, TensorView k, TensorView v, TensorView positions,
                                     Ops& ops) const {
   int64_t row = 0;
+  std::vector<CopyArgs> keys, values;
   for (const Node* node : nodes_) {
-    ops.Copy(tree_->BlockView(node->kv, rank, layer, 0), k.Slice(1, row, row + kBlockTokens));
-    ops.Copy(tree_->BlockView(node->kv, rank, layer, 1), v.Slice(1, row, row + kBlockTokens));
+    keys.push_back({tree_->BlockView(node->kv, rank, layer, 0), k.Slice(1, row, row + kBlockTokens)});
+    values.push_back({tree_->BlockView(node->kv, rank, layer, 1), v.Slice(1, row, row + kBlockTokens)});
     row += kBlockTokens;
   }
+  ops.CopyEach(keys);
+  ops.CopyEach(values);
   std::vector<int32_t> order(row);
   for (int64_t i = 0; i < row; ++i) order[i] = static_cast<int32_t>(i);
   // Heads share one row of positions when its stride is 0.
@@ -157,11 +160,14 @@ PrefixTree::Extension::~Extension() {
 
 void PrefixTree::Extension::Write(int rank, LayerId layer, TensorView k, TensorView v, Ops& ops) {
   int64_t row = 0;
+  std::vector<CopyArgs> keys, values;
   for (const Block& block : blocks_) {
-    ops.Copy(k.Slice(1, row, row + kBlockTokens), tree_->BlockView(block, rank, layer, 0));
-    ops.Copy(v.Slice(1, row, row + kBlockTokens), tree_->BlockView(block, rank, layer, 1));
+    keys.push_back({k.Slice(1, row, row + kBlockTokens), tree_->BlockView(block, rank, layer, 0)});
+    values.push_back({v.Slice(1, row, row + kBlockTokens), tree_->BlockView(block, rank, layer, 1)});
     row += kBlockTokens;
   }
+  ops.CopyEach(keys);
+  ops.CopyEach(values);
 }
 
 void PrefixTree::Publish(Extension extension, absl::Time now) {

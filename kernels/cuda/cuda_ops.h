@@ -80,6 +80,7 @@ class CudaOps final : public Ops {
   void CopyIn(const void* host, TensorView dst) override;
   void CopyOut(TensorView src, void* host) override;
   void Copy(TensorView src, TensorView dst) override;
+  void CopyEach(absl::Span<const CopyArgs> copies) override;
   void Embed(const Matrix& table, TensorView ids, TensorView out) override;
   void RmsNorm(TensorView x, TensorView weight, float eps, TensorView out) override;
   void MatMul(TensorView x, const Matrix& w, TensorView bias, bool accumulate, TensorView out) override;

@@ -69,6 +69,7 @@ class MeteredBackend::MeteredOps final : public Ops {
   void CopyIn(const void* host, TensorView dst) override { real_->CopyIn(host, dst); }
   void CopyOut(TensorView src, void* host) override { real_->CopyOut(src, host); }
   void Copy(TensorView src, TensorView dst) override { real_->Copy(src, dst); }
+  void CopyEach(absl::Span<const CopyArgs> copies) override { real_->CopyEach(copies); }
   void Embed(const Matrix& table, TensorView ids, TensorView out) override { real_->Embed(table, ids, out); }
   void RmsNorm(TensorView x, TensorView weight, float eps, TensorView out) override {
     real_->RmsNorm(x, weight, eps, out);

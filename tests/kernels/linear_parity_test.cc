@@ -30,6 +30,24 @@ TEST_P(LinearParity, CopyMovesStridedRows) {
   ExpectSame(all, 0);
 }
 
+TEST_P(LinearParity, CopyEachMovesBlocksOfOneShape) {
+  for (int d : {32, 20}) {  // whole pieces of 16 bytes, and not
+    constexpr int kBlocks = 150, kRows = 4;
+    Tensor blocks = Random(DType::kBF16, {kBlocks, 3 * kRows, d}),
+           all = Poisoned(DType::kBF16, {3, kBlocks * kRows, d});
+    std::vector<CopyArgs> copies;
+    for (int i = 0; i < kBlocks; ++i) {
+      TensorView block = TensorView::Contiguous(blocks.At(i).device.data, DType::kBF16, {3, kRows, d});
+      copies.push_back({block, all.Slice(1, i * kRows, (i + 1) * kRows).device});
+      for (int h = 0; h < 3; ++h)
+        std::memcpy(all.host.as<uint16_t>() + (h * kBlocks + i) * kRows * d,
+                    blocks.host.as<uint16_t>() + (i * 3 + h) * kRows * d, kRows * d * sizeof(uint16_t));
+    }
+    ops().CopyEach(copies);
+    ExpectSame(all, 0, absl::StrCat("d ", d));
+  }
+}
+
 // A queue may be built on what an earlier one left; two at a time share nothing.
 TEST_P(LinearParity, QueuesComeAndGo) {
   auto [w, matrix] = RandomMatrix(64, 96);
