@@ -1,5 +1,6 @@
 # Switches the CUDA language on where nvcc 13 or newer is found, and says in one line why not elsewhere.
-# Sets SLUICE_HAVE_CUDA, SLUICE_HAVE_CUDNN and SLUICE_HAVE_NCCL. Nothing outside kernels/ asks for it: kernels/make_backend.h is the same either way.
+# Sets SLUICE_HAVE_CUDA, SLUICE_HAVE_CUDNN and SLUICE_HAVE_NCCL. Nothing outside kernels/ asks for them:
+# kernels/make_backend.h and kernels/cuda/nccl_pair.h are the same either way.
 set(SLUICE_CUDA AUTO CACHE STRING "kernels/cuda: AUTO compiles it where nvcc 13 is found, ON insists, OFF leaves it out")
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -51,9 +52,9 @@ if(SLUICE_HAVE_CUDA)
   set(SLUICE_HAVE_NCCL OFF)
   if(SLUICE_NCCL_INCLUDE_DIR)
     set(SLUICE_HAVE_NCCL ON)
-    message(STATUS "NCCL: header in ${SLUICE_NCCL_INCLUDE_DIR}, used for several GPUs a model")
+    message(STATUS "NCCL: header in ${SLUICE_NCCL_INCLUDE_DIR}, used for several GPUs a model and for --transport nccl")
   else()
-    message(STATUS "NCCL: skipped, no nccl.h; a model has one GPU")
+    message(STATUS "NCCL: skipped, no nccl.h; a model has one GPU, and there is no --transport nccl")
   endif()
 elseif(SLUICE_CUDA STREQUAL "ON")
   message(FATAL_ERROR "This build asks for CUDA: ${why}. Install the CUDA 13 toolkit or set CUDA_HOME.")

@@ -194,6 +194,11 @@ class Ops {
   // scores, out [heads, n] f32; not in place.
   virtual void Pool(TensorView scores, const Pooling& pooling, TensorView out) = 0;
 
+  // Of n 4-byte words: the sum of word i times (2 i + 1 mod 2^32), mod 2^64: changes with any one word and
+  // with the order of unequal words. words [n] of a 4-byte dtype; out [2] i32: the low half, then the high
+  // one.
+  virtual void Checksum(TensorView words, TensorView out) = 0;
+
   // out[j] = sum over heads of scores[h, j]. scores [heads, n], out [n] f32.
   virtual void SumHeads(TensorView scores, TensorView out) = 0;
 
@@ -253,6 +258,14 @@ class Backend {
   virtual DeviceMemory memory() const = 0;
   // 64-byte aligned, contents undefined. Freed only when every op that uses it has been synced.
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes) = 0;
+  // Memory that other processes and devices may be let into. Else as Allocate.
+  virtual absl::StatusOr<Buffer> AllocateExposed(size_t bytes) = 0;
+  // Its memory is a GPU's: host code cannot read it.
+  virtual bool is_gpu() const = 0;
+  // Makes the device the calling thread's, for libraries that ask the thread.
+  virtual void Enter() = 0;
+  // Waits for everything this process gave the device to do, from whichever library.
+  virtual absl::Status Drain() = 0;
   // Lets ops read and write host memory, at its own address, while the Buffer lives; the memory outlives it.
   virtual absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,

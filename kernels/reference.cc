@@ -168,6 +168,18 @@ void Pool(TensorView scores, const Pooling& pooling, TensorView out) {
   }
 }
 
+// Word by word from the end, by doubling: no product of the two sizes that the ops multiply.
+uint64_t Checksum(TensorView words) {
+  uint64_t tail = 0,
+           sum = 0;  // of the words from i on: their plain sum, and the sum of (2 (j - i) + 1) word j
+  for (int64_t i = words.shape[0] - 1; i >= 0; --i) {
+    const uint64_t word = words.as<uint32_t>()[i];
+    sum += word + tail + tail;
+    tail += word;
+  }
+  return sum;
+}
+
 void SumHeads(TensorView scores, TensorView out) {
   for (int64_t j = 0; j < scores.shape[1]; ++j) {
     double sum = 0;

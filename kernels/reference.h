@@ -22,6 +22,7 @@ void StoreKv(TensorView k, TensorView v, TensorView k_out, TensorView v_out);
 void Attention(const AttentionArgs& args);
 void WindowScores(const WindowScoresArgs& args);
 void Pool(TensorView scores, const Pooling& pooling, TensorView out);
+uint64_t Checksum(TensorView words);  // [n] of a 4-byte dtype
 void SumHeads(TensorView scores, TensorView out);
 void ArgMax(TensorView x, TensorView out);
 void SelectTop(TensorView scores, int k, int tail, TensorView rows);

@@ -44,6 +44,10 @@ class CpuBackend final : public Backend {
   }
   DeviceMemory memory() const override { return ReadCpuMemory("/"); }
   absl::StatusOr<Buffer> Allocate(size_t bytes) override { return AllocateCpuMemory(bytes); }
+  absl::StatusOr<Buffer> AllocateExposed(size_t bytes) override { return AllocateCpuMemory(bytes); }
+  bool is_gpu() const override { return false; }
+  void Enter() override {}
+  absl::Status Drain() override { return absl::OkStatus(); }
   absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override {
     return Buffer(data, bytes, [](void*) {});
   }

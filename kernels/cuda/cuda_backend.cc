@@ -170,6 +170,26 @@ class CudaBackend final : public Backend {
     return memory;
   }
   absl::StatusOr<Buffer> Allocate(size_t bytes) override { return heap_->Allocate(bytes); }
+  // Other processes map whole allocations, so each has its own pages, and it is no part of the heap.
+  absl::StatusOr<Buffer> AllocateExposed(size_t bytes) override {
+    constexpr size_t kPage = size_t{2} << 20;
+    void* data = nullptr;
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_.index));
+    if (cudaError_t error = cudaMalloc(&data, (bytes + kPage - 1) / kPage * kPage); error != cudaSuccess) {
+      cudaGetLastError();
+      return CudaStatus(error, absl::StrCat("device memory, ", bytes, " bytes"));
+    }
+    return Buffer(data, bytes, [device = device_.index](void* p) {
+      cudaSetDevice(device);
+      cudaFree(p);
+    });
+  }
+  bool is_gpu() const override { return true; }
+  void Enter() override { cudaSetDevice(device_.index); }
+  absl::Status Drain() override {
+    Enter();
+    return CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
   absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override {
     SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_.index));
     SLUICE_CUDA_RETURN_IF_ERROR(

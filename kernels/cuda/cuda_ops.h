@@ -93,6 +93,7 @@ class CudaOps final : public Ops {
   void Attention(absl::Span<const AttentionArgs> sequences) override;
   void WindowScores(const WindowScoresArgs& args) override;
   void Pool(TensorView scores, const Pooling& pooling, TensorView out) override;
+  void Checksum(TensorView words, TensorView out) override;
   void SumHeads(TensorView scores, TensorView out) override;
   void AllReduce(TensorView x) override;
   void ArgMax(TensorView x, TensorView out) override;

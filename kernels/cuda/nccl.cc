@@ -12,9 +12,15 @@ namespace {
 absl::StatusOr<Nccl> Open() {
   SLUICE_ASSIGN_OR_RETURN(RuntimeLibrary library, RuntimeLibrary::Open("libnccl.so.2", ": install NCCL"));
   Nccl nccl;
+  library.Bind(nccl.get_version, "ncclGetVersion");
   library.Bind(nccl.error_string, "ncclGetErrorString");
+  library.Bind(nccl.get_unique_id, "ncclGetUniqueId");
   library.Bind(nccl.init_all, "ncclCommInitAll");
+  library.Bind(nccl.init_rank, "ncclCommInitRankConfig");
+  library.Bind(nccl.get_async_error, "ncclCommGetAsyncError");
   library.Bind(nccl.all_reduce, "ncclAllReduce");
+  library.Bind(nccl.send, "ncclSend");
+  library.Bind(nccl.receive, "ncclRecv");
   library.Bind(nccl.abort, "ncclCommAbort");
   SLUICE_RETURN_IF_ERROR(library.status());
   return nccl;

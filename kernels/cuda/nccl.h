@@ -10,9 +10,15 @@
 namespace sluice {
 
 struct Nccl {
+  decltype(&ncclGetVersion) get_version;
   decltype(&ncclGetErrorString) error_string;
+  decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitAll) init_all;
+  decltype(&ncclCommInitRankConfig) init_rank;
+  decltype(&ncclCommGetAsyncError) get_async_error;
   decltype(&ncclAllReduce) all_reduce;
+  decltype(&ncclSend) send;
+  decltype(&ncclRecv) receive;
   decltype(&ncclCommAbort) abort;
 
   absl::Status Status(absl::string_view call, ncclResult_t result) const;

@@ -45,6 +45,7 @@ class MeteredBackend::MeteredOps final : public Ops {
   void Pool(TensorView scores, const Pooling& pooling, TensorView out) override {
     Meter([&] { real_->Pool(scores, pooling, out); });
   }
+  void Checksum(TensorView words, TensorView out) override { real_->Checksum(words, out); }
   void SumHeads(TensorView scores, TensorView out) override {
     Meter([&] { real_->SumHeads(scores, out); });
   }

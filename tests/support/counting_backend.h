@@ -29,6 +29,10 @@ class CountingBackend final : public Backend {
       held.reset();
     });
   }
+  absl::StatusOr<Buffer> AllocateExposed(size_t bytes) override { return Allocate(bytes); }
+  bool is_gpu() const override { return real_->is_gpu(); }
+  void Enter() override { real_->Enter(); }
+  absl::Status Drain() override { return real_->Drain(); }
   absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override { return real_->MapHost(data, bytes); }
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
                                                      const ReadRows& read) override {

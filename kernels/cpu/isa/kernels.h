@@ -114,6 +114,8 @@ struct RowKernels {
   void (*swiglu)(const float* gate, const float* up, int n, float* out);
   void (*round_to_bf16)(const float* x, int n, uint16_t* out);  // nearest even
   void (*add)(const float* x, int n, float* sum);               // sum += x
+  // The sum of words[i] times (2 i + 1 mod 2^32), mod 2^64.
+  uint64_t (*checksum)(const uint32_t* words, int64_t n);
   // out[i] = max of out[i] and x[i + d * direction] * weights[d] over d < n_weights, for i < n. x is readable
   // over all of that reach; x_max bounds it from above.
   void (*fade)(const float* x, int n, const float* weights, int n_weights, int direction, float x_max,

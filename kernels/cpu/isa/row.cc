@@ -63,6 +63,12 @@ void Add(const float* x, int n, float* sum) {
   }
 }
 
+uint64_t Checksum(const uint32_t* words, int64_t n) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += uint64_t{words[i]} * static_cast<uint32_t>(2 * i + 1);
+  return sum;
+}
+
 // Stops where even the largest x, faded, could not change a lane.
 void Fade(const float* x, int n, const float* weights, int n_weights, int direction, float x_max,
           float* out) {
@@ -83,6 +89,6 @@ void Fade(const float* x, int n, const float* weights, int n_weights, int direct
 
 }  // namespace
 
-const RowKernels kRow = {RmsNorm, Rope, SwiGlu, RoundToBf16, Add, Fade};
+const RowKernels kRow = {RmsNorm, Rope, SwiGlu, RoundToBf16, Add, Checksum, Fade};
 
 }  // namespace sluice::SLUICE_ISA

@@ -146,6 +146,10 @@ class SmallBackend final : public Backend {
   std::string description() const override { return "a small device"; }
   DeviceMemory memory() const override { return memory_; }
   absl::StatusOr<Buffer> Allocate(size_t bytes) override { return real_->Allocate(bytes); }
+  absl::StatusOr<Buffer> AllocateExposed(size_t bytes) override { return Allocate(bytes); }
+  bool is_gpu() const override { return false; }
+  void Enter() override {}
+  absl::Status Drain() override { return absl::OkStatus(); }
   absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override { return real_->MapHost(data, bytes); }
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(int64_t rows, int64_t cols,
                                                      const ReadRows& read) override {
