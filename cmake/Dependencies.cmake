@@ -15,7 +15,3 @@ include(GoogleTest)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
-
-# UCX: Debian's for machines without a GPU, or the PyPI wheel libucx-cu13, whose CMake package is found
-# with -DCMAKE_PREFIX_PATH=<site-packages>/libucx.
-find_package(ucx REQUIRED)
