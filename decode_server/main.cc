@@ -59,6 +59,7 @@ absl::Status Serve(Options options) {
   const std::unique_ptr<RankedCache> cache = *std::move(created);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport,
                           MakeWorkerTransport(options.worker, loaded.group->rank(0)));
+  spdlog::info("transport \"{}\"", transport->description());
 
   const std::string incarnation = RandomId128();
   GenerationTable table(options.max_requests);
@@ -70,7 +71,7 @@ absl::Status Serve(Options options) {
   receiver.compatibility = loaded.compatibility;
   receiver.shape = model.kv_shape();
   receiver.ring_slots = options.worker.ring_slots;
-  receiver.slot_bytes = static_cast<size_t>(options.worker.slot_kib) << 10;
+  receiver.slot_bytes = SlotBytes(options.worker, *transport);
   ReceiveLoop receive_loop(receiver, std::move(transport), *loaded.group, cache.get(), &table, &decode_loop,
                            &clock, &metrics, &transfer_metrics);
   GenerateService generate(&table, &receive_loop, &clock);

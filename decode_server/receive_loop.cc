@@ -12,7 +12,9 @@
 namespace sluice {
 namespace {
 
+// While a receive is under way: between GPUs it takes tens of microseconds and nobody's cores are short.
 constexpr absl::Duration kBusyWait = absl::Microseconds(50);
+constexpr absl::Duration kDeviceBusyWait = absl::ZeroDuration();
 constexpr absl::Duration kLiveWait = absl::Microseconds(500);  // a put needs both ends' progress
 constexpr absl::Duration kIdleWait = absl::Milliseconds(10);
 
@@ -46,6 +48,7 @@ ReceiveLoop::ReceiveLoop(HandoffReceiverOptions options, std::unique_ptr<KvTrans
       clock_(clock),
       metrics_(metrics),
       transfer_metrics_(transfer_metrics),
+      work_(group.rank(0), shape_),
       ops_(NewQueues(group)),
       queues_(Pointers(ops_)),
       receiver_(std::move(options), transport_.get(), this),
@@ -67,9 +70,10 @@ void ReceiveLoop::Stop() {
 
 void ReceiveLoop::Run() {
   bool busy = false;
+  const absl::Duration busy_wait = transport_->device_rings() ? kDeviceBusyWait : kBusyWait;
   absl::Time published = absl::InfinitePast();
   while (!stopping_) {
-    for (Event& event : inbox_.PopAll(busy ? kBusyWait : live_ > 0 ? kLiveWait : kIdleWait))
+    for (Event& event : inbox_.PopAll(busy ? busy_wait : live_ > 0 ? kLiveWait : kIdleWait))
       Handle(std::move(event));
     const absl::Time now = clock_->Now();
     busy = receiver_.Tick(now);
@@ -142,11 +146,16 @@ absl::Status ReceiveLoop::Reserve(const Offer& offer) {
   return absl::OkStatus();
 }
 
-absl::Status ReceiveLoop::Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab) {
+absl::StatusOr<SlabFacts> ReceiveLoop::Inspect(const SlabHeader& header, const char* slab) {
+  return work_.Inspect(header, slab);
+}
+
+absl::Status ReceiveLoop::Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab,
+                                  absl::Span<const int32_t> positions) {
   auto found = reservations_.find(key);
   if (found == reservations_.end()) return absl::NotFoundError("no reservation");
   absl::Status written;
-  for (const SlabRun& run : RunsOf(header, shape_, slab)) {
+  for (const SlabRun& run : RunsOf(header, shape_, slab, positions)) {
     written =
         found->second.kv->Write(header.layer, run.kv_head, run.row_begin, Rows(run.k, shape_, run.n_rows),
                                 Rows(run.v, shape_, run.n_rows), run.positions, queues_);

@@ -60,7 +60,9 @@ class ReceiveLoop final : public ReceiverHost {
   // ReceiverHost, on the loop's thread.
   void Send(PeerId peer, const HandoffMessage& message) override;
   absl::Status Reserve(const Offer& offer) override;
-  absl::Status Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab) override;
+  absl::StatusOr<SlabFacts> Inspect(const SlabHeader& header, const char* slab) override;
+  absl::Status Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab,
+                       absl::Span<const int32_t> positions) override;
   void Ready(const HandoffKey& key, const Seal& seal, const std::vector<int>& kept) override;
   void Released(const HandoffKey& key, HandoffReason reason, const std::string& detail) override;
 
@@ -72,6 +74,7 @@ class ReceiveLoop final : public ReceiverHost {
   const Clock* const clock_;
   DecodeMetrics* const metrics_;
   KvTransferMetrics* const transfer_metrics_;
+  SlabWork work_;
   std::vector<std::unique_ptr<Ops>> ops_;  // by rank
   RankQueues queues_;
   HandoffReceiver receiver_;

@@ -18,9 +18,13 @@
 namespace sluice {
 namespace {
 
+// The handshake brings a communicator up, which takes seconds.
+constexpr absl::Duration kCommunicatorTimeout = absl::Seconds(20);
+
 struct Options {
   WorkerOptions worker;
   PrefillLoopOptions loop;
+  int min_transport_mb = 0;
   int history_memory_mb = 1024;
   int work_memory_mb = 2048;
 };
@@ -50,20 +54,23 @@ absl::Status Serve(Options options) {
                absl::ToDoubleSeconds(clock.Now() - load_began));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport,
                           MakeWorkerTransport(options.worker, loaded.group->rank(0)));
+  spdlog::info("transport \"{}\"", transport->description());
 
   HandoffSenderOptions sender;
   sender.incarnation = RandomId128();
   sender.compatibility = loaded.compatibility;
   sender.shape = model.kv_shape();
   sender.ring_slots = options.worker.ring_slots;
-  sender.slot_bytes = static_cast<size_t>(options.worker.slot_kib) << 10;
+  sender.slot_bytes = SlotBytes(options.worker, *transport);
+  if (transport->two_sided()) sender.handshake_timeout = kCommunicatorTimeout;
+  sender.min_bytes_per_second = options.min_transport_mb * 1e6;
   absl::StatusOr<std::unique_ptr<SendLoop>> send_loop = SendLoop::Create(
       sender, std::move(transport), loaded.group->rank(0), &clock, &metrics, &transfer_metrics);
   if (!send_loop.ok()) {
     return absl::Status(
         send_loop.status().code(),
         absl::StrCat("send ring of --ring-slots ", options.worker.ring_slots, " times --slot-kib ",
-                     options.worker.slot_kib, ": ", send_loop.status().message()));
+                     sender.slot_bytes >> 10, ": ", send_loop.status().message()));
   }
   options.loop.history_bytes = static_cast<size_t>(options.history_memory_mb) << 20;
   options.loop.work_bytes = static_cast<size_t>(options.work_memory_mb) << 20;
@@ -83,7 +90,10 @@ absl::Status Serve(Options options) {
     load.set_running(prefill_loop.running());
     load.set_queued(prefill_loop.queued());
     load.set_queued_tokens(prefill_loop.queued_tokens());
-    load.set_ready(true);
+    // A connection below the floor: prompts go to workers that reach their decode servers faster.
+    const bool ready = !(*send_loop)->too_slow();
+    metrics.ready.Set(ready ? 1 : 0);
+    load.set_ready(ready);
     return load;
   });
   metrics.ready.Set(1);
@@ -119,6 +129,12 @@ int Main(int argc, char** argv) {
   add("--work-memory", options.work_memory_mb,
       "MB of scratch and kept sets of prompts under way, over all ranks", "SLUICE_WORK_MEMORY", "Memory",
       1 << 24);
+  app.add_option("--min-transport-rate", options.min_transport_mb,
+                 "MB/s that the probe of a decode server must reach, or this worker is not ready; 0: any")
+      ->envname("SLUICE_MIN_TRANSPORT_RATE")
+      ->group("Hand-off")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   add("--max-queue", options.loop.max_queue, "prompts that wait", "SLUICE_MAX_QUEUE", "Scheduling", 1 << 20);
   add("--short-tokens", options.loop.scheduler.short_tokens, "prompts up to so many tokens share a pass",
       "SLUICE_SHORT_TOKENS", "Scheduling", 1 << 20);

@@ -14,7 +14,9 @@ namespace {
 
 namespace pb = internal::v1;
 
+// While a push is under way: between GPUs it takes tens of microseconds and nobody's cores are short.
 constexpr absl::Duration kBusyWait = absl::Microseconds(50);
+constexpr absl::Duration kDeviceBusyWait = absl::ZeroDuration();
 constexpr absl::Duration kLiveWait = absl::Microseconds(500);  // a put needs both ends' progress
 constexpr absl::Duration kIdleWait = absl::Milliseconds(10);
 
@@ -111,7 +113,7 @@ SendLoop::SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport,
                    const Clock* clock, PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics)
     : shape_(shape),
       transport_(std::move(transport)),
-      ops_(backend->NewOps()),
+      work_(backend, shape),
       clock_(clock),
       metrics_(metrics),
       transfer_metrics_(transfer_metrics) {}
@@ -253,9 +255,10 @@ void SendLoop::OnStream(StreamEvent event) {
 
 void SendLoop::Run() {
   bool busy = false;
+  const absl::Duration busy_wait = transport_->device_rings() ? kDeviceBusyWait : kBusyWait;
   absl::Time published = absl::InfinitePast();
   while (!stopping_) {
-    for (Event& event : inbox_->PopAll(busy ? kBusyWait : live_ > 0 ? kLiveWait : kIdleWait)) {
+    for (Event& event : inbox_->PopAll(busy ? busy_wait : live_ > 0 ? kLiveWait : kIdleWait)) {
       if (auto* action = std::get_if<Action>(&event)) {
         (*action)();
       } else {
@@ -359,20 +362,21 @@ void SendLoop::Send(PeerId peer, const HandoffMessage& message) {
   if (found != peers_.end()) found->second.stream->Send(message);
 }
 
-absl::Status SendLoop::FillSlab(const HandoffKey&, const KeptLayer& source, const SlabHeader& header,
-                                char* slot) {
-  CopySlab(source, shape_, header, slot, *ops_);
-  return ops_->Sync();
+absl::StatusOr<uint64_t> SendLoop::FillSlab(const HandoffKey&, const KeptLayer& source,
+                                            const SlabHeader& header, char* slot) {
+  return work_.Fill(source, header, slot);
 }
 
 void SendLoop::OnPeerReady(PeerId peer, double bytes_per_second) {
   spdlog::info("handoff peer ready peer={} address={} transport={} probe_mb_per_s={:.0f}", peer.value(),
                peers_[peer].address, std::string(transport_->name()), bytes_per_second / 1e6);
   metrics_->kv_transport_probe_bytes_per_second.At(transport_->name()).Set(bytes_per_second);
+  too_slow_ = false;
 }
 
 void SendLoop::OnPeerDown(PeerId peer, const absl::Status& why) {
   spdlog::warn("handoff peer down peer={} why=\"{}\"", peer.value(), why.ToString());
+  too_slow_ = absl::IsResourceExhausted(why);
   lost_.push_back(peer);
 }
 

@@ -14,6 +14,7 @@
 #include "common/base/queue.h"
 #include "common/base/thread.h"
 #include "common/handoff/sender.h"
+#include "common/handoff/slab_work.h"
 #include "common/metrics/kv_transfer_metrics.h"
 #include "common/metrics/worker_metrics.h"
 #include "common/rpc/handoff_stream.h"
@@ -44,7 +45,8 @@ class SendLoop final : public SenderHost {
   void Cancel(const HandoffKey& key);
   void Stop();
 
-  int live() const { return live_; }  // jobs known here
+  int live() const { return live_; }            // jobs known here
+  bool too_slow() const { return too_slow_; }  // the last probe was below HandoffSenderOptions' floor
 
  private:
   SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, Backend* backend, const Clock* clock,
@@ -71,15 +73,15 @@ class SendLoop final : public SenderHost {
   void PublishMetrics();
 
   void Send(PeerId peer, const HandoffMessage& message) override;
-  absl::Status FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
-                        char* slot) override;
+  absl::StatusOr<uint64_t> FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
+                                    char* slot) override;
   void OnPeerReady(PeerId peer, double bytes_per_second) override;
   void OnPeerDown(PeerId peer, const absl::Status& why) override;
   void OnResult(const HandoffKey& key, const HandoffResult& result) override;
 
   const KvShape shape_;
   const std::unique_ptr<KvTransport> transport_;
-  const std::unique_ptr<Ops> ops_;
+  SlabWork work_;
   const Clock* const clock_;
   PrefillMetrics* const metrics_;
   KvTransferMetrics* const transfer_metrics_;
@@ -99,6 +101,7 @@ class SendLoop final : public SenderHost {
   const std::shared_ptr<BoundedQueue<Event>> inbox_ = std::make_shared<BoundedQueue<Event>>(1 << 16);
   std::atomic<bool> stopping_{false};
   std::atomic<int> live_{0};
+  std::atomic<bool> too_slow_{false};
   int64_t seen_expired_ = 0;
   NamedThread thread_;
 };

@@ -1,4 +1,4 @@
-// Role: CRC-32C (Castagnoli, RFC 3720) of slabs and manifests. Uses the SSE4.2 instruction where the CPU has
+// Role: CRC-32C (Castagnoli, RFC 3720) of manifests. Uses the SSE4.2 instruction where the CPU has
 // it. Threads: any.
 #pragma once
 

@@ -9,7 +9,7 @@ uint32_t AddNumber(uint32_t crc, int64_t number) { return Crc32c(&number, sizeof
 
 }  // namespace
 
-void Manifest::Add(const SlabHeader& header, uint32_t slab_crc32c) {
+void Manifest::Add(const SlabHeader& header, uint64_t checksum) {
   ++slabs_;
   rows_ += header.total_rows();
   crc_ = AddNumber(crc_, header.layer.value());
@@ -19,7 +19,7 @@ void Manifest::Add(const SlabHeader& header, uint32_t slab_crc32c) {
     crc_ = AddNumber(crc_, header.row_begin[i]);
     crc_ = AddNumber(crc_, header.rows[i]);
   }
-  crc_ = AddNumber(crc_, slab_crc32c);
+  crc_ = AddNumber(crc_, static_cast<int64_t>(checksum));
 }
 
 uint64_t Manifest::Digest(const Seal& seal) const {

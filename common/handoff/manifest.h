@@ -10,7 +10,7 @@ namespace sluice {
 
 class Manifest {
  public:
-  void Add(const SlabHeader& header, uint32_t slab_crc32c);  // in the order of seq
+  void Add(const SlabHeader& header, uint64_t checksum);  // in the order of seq
   int slabs() const { return slabs_; }
   int64_t rows() const { return rows_; }
   // seal.digest itself is not read.

@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-inline constexpr int kHandoffProtocol = 1;
+inline constexpr int kHandoffProtocol = 2;
 
 // One attempt to hand one request's KV over. The router makes both; a lower attempt is stale.
 struct HandoffKey {
@@ -48,6 +48,9 @@ struct Hello {  // P -> D
   Compatibility compatibility;
   std::string transport;          // KvTransport::name()
   std::string transport_address;  // KvTransport::LocalAddress(peer)
+  uint64_t slot_bytes = 0;        // of P's ring; with probe_pushes: what a two-sided D posts receives for
+  bool idle = false;              // nothing that P pushed over earlier streams is under way any more
+  int probe_pushes = 0;           // pushes of min(P's, D's slot_bytes) into slot 0, before any slab
 };
 
 struct HelloAck {  // D -> P: the whole ring is P's credit; nobody else writes into it
@@ -90,12 +93,20 @@ struct Reject {  // D -> P
   int64_t retry_after_ms = 0;  // kBusy
 };
 
-struct SlabReady {  // P -> D: the bytes lie in the slot, complete
+struct SlabReady {  // P -> D. One-sided transports: the bytes lie in the slot, complete. Two-sided: they want
+                    // to go there
   HandoffIds ids;
   int seq = 0;  // 0, 1, ... over the whole attempt; a retry keeps its seq
   SlabHeader header;
   SlotUse slot;
-  uint32_t crc32c = 0;  // over the slab's bytes
+  uint64_t checksum = 0;  // Ops::Checksum over the slab's bytes
+};
+
+struct SlabArmed {  // D -> P, two-sided transports: a receive into the slot is posted; push now
+  HandoffIds ids;
+  int seq = 0;
+  SlotUse slot;
+  int64_t order = 0;  // 0, 1, ... over the stream: pushes land in this order, whatever they are for
 };
 
 struct SlabAck {  // D -> P: the slot is free again
@@ -104,13 +115,13 @@ struct SlabAck {  // D -> P: the slot is free again
   SlotUse slot;
 };
 
-enum class SlabError { kChecksum, kNotReceiving };
+enum class SlabError { kChecksum, kNotReceiving, kTransport };
 
 struct SlabFail {  // D -> P: the slot is free again; kChecksum: send the slab once more
   HandoffIds ids;
   int seq = 0;
   SlotUse slot;
-  SlabError reason = SlabError::kChecksum;
+  SlabError reason = SlabError::kChecksum;  // kTransport: the connection is of no use any more
 };
 
 struct Seal {  // P -> D: no more slabs; sent behind the last SlabReady
@@ -143,7 +154,7 @@ struct Renew {  // P -> D: these attempts live; D -> P: those of them that D sti
   std::vector<HandoffIds> ids;
 };
 
-using HandoffMessage = std::variant<Hello, HelloAck, Incompatible, Offer, Grant, Reject, SlabReady, SlabAck,
-                                    SlabFail, Seal, Commit, Abort, AbortAck, Renew>;
+using HandoffMessage = std::variant<Hello, HelloAck, Incompatible, Offer, Grant, Reject, SlabReady, SlabArmed,
+                                    SlabAck, SlabFail, Seal, Commit, Abort, AbortAck, Renew>;
 
 }  // namespace sluice

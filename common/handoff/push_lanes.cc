@@ -1,6 +1,7 @@
 #include "common/handoff/push_lanes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -105,7 +106,43 @@ absl::Status PushLanes::Push(Flight* flight, absl::Time now) {
     return transfer.status();
   }
   flight->transfer = *transfer;
+  flight->pushing = true;
   flight->since = now;
+  return absl::OkStatus();
+}
+
+void PushLanes::Announced(Flight* flight, absl::Time now) {
+  flight->announced = true;
+  flight->since = now;
+}
+
+absl::Status PushLanes::Armed(PeerId peer, const SlabArmed& armed, absl::Time now) {
+  auto found = lanes_.find(peer);
+  if (found == lanes_.end() || found->second.closing) return absl::OkStatus();
+  Lane& lane = found->second;
+  auto staged = [&](const SlotUse& slot) {
+    return std::find_if(flights_.begin(), flights_.end(), [&](const Flight& f) {
+      return f.peer == peer && f.announced && !f.pushing && f.local >= 0 && f.slab.slot == slot;
+    });
+  };
+  // Doubled or late words name no flight that waits, or an order that is over.
+  if (armed.order < lane.next_order || staged(armed.slot) == flights_.end()) return absl::OkStatus();
+  lane.armed[armed.order] = armed.slot;
+  for (auto next = lane.armed.find(lane.next_order); next != lane.armed.end();
+       next = lane.armed.find(++lane.next_order)) {
+    auto flight = staged(next->second);
+    lane.armed.erase(next);
+    if (flight == flights_.end()) return absl::DataLossError("armed twice for one slot");
+    auto transfer =
+        transport_->Push(peer, ring_.region,
+                         {static_cast<int64_t>(flight->local * slot_bytes_), flight->bytes}, lane.remote, 0);
+    if (!transfer.ok()) {
+      ++errors_;
+      return transfer.status();
+    }
+    flight->transfer = *transfer;
+    flight->pushing = true;
+  }
   return absl::OkStatus();
 }
 
@@ -121,21 +158,26 @@ std::vector<PushLanes::Ended> PushLanes::Poll(absl::Time now) {
   for (auto it = flights_.begin(); it != flights_.end();) {
     Flight& flight = *it++;
     Lane& lane = lanes_.at(flight.peer);
-    if (flight.announced || lane.closing) continue;
+    if (!flight.pushing || lane.closing) continue;
     TransferState state = transport_->Poll(flight.transfer);
     if (state == TransferState::kPending) continue;
+    flight.pushing = false;
     if (state == TransferState::kFailed) {
       ++errors_;
-      ended.push_back({nullptr, flight.slab.ids.key, flight.slab.seq});
-      Cancel(&flight);
+      ended.push_back({nullptr, flight.peer, flight.slab.ids.key, flight.slab.seq});
+      if (!transport_->two_sided()) Cancel(&flight);  // else the end of the connection ends it
       continue;
     }
     local_.Free(flight.local);
-    lane.slots.Busy(flight.slab.slot.slot);  // it may have been quarantined; now it only waits for its answer
     flight.local = -1;
-    flight.announced = true;
+    if (flight.answered) {
+      flights_.remove_if([&](const Flight& f) { return &f == &flight; });
+      continue;
+    }
+    lane.slots.Busy(flight.slab.slot.slot);  // it may have been quarantined; now it only waits for its answer
+    if (std::exchange(flight.announced, true)) continue;
     flight.since = now;
-    ended.push_back({&flight, flight.slab.ids.key, flight.slab.seq});
+    ended.push_back({&flight, flight.peer, flight.slab.ids.key, flight.slab.seq});
   }
   DrainClosing();
   return ended;
@@ -159,19 +201,24 @@ void PushLanes::DrainClosing() {
 
 std::optional<SlabReady> PushLanes::Answer(PeerId peer, const SlotUse& slot) {
   auto it = std::find_if(flights_.begin(), flights_.end(), [&](const Flight& f) {
-    return f.announced && f.peer == peer && f.slab.slot == slot;
+    return f.announced && !f.answered && f.peer == peer && f.slab.slot == slot;
   });
   if (it == flights_.end()) return std::nullopt;
-  SlabReady slab = std::move(it->slab);
-  flights_.erase(it);
+  SlabReady slab = it->slab;
   lanes_.at(peer).slots.Free(slot.slot);
+  if (it->pushing) {
+    it->answered = true;
+    return slab;
+  }
+  if (it->local >= 0) local_.Free(it->local);  // refused before it was armed
+  flights_.erase(it);
   return slab;
 }
 
 std::vector<PushLanes::Flight*> PushLanes::Unanswered(absl::Time before) {
   std::vector<Flight*> late;
   for (Flight& flight : flights_) {
-    if (flight.announced && flight.since <= before && !lanes_.at(flight.peer).closing)
+    if (flight.announced && !flight.answered && flight.since <= before && !lanes_.at(flight.peer).closing)
       late.push_back(&flight);
   }
   return late;
@@ -187,7 +234,7 @@ void PushLanes::Quarantine(const HandoffKey& key, absl::Time now) {
   for (const Flight& flight : flights_) {
     if (flight.local < 0 || flight.slab.ids.key != key) continue;
     local_.Quarantine(flight.local, now);
-    lanes_.at(flight.peer).slots.Quarantine(flight.slab.slot.slot, now);
+    if (!flight.answered) lanes_.at(flight.peer).slots.Quarantine(flight.slab.slot.slot, now);
   }
 }
 

@@ -1,7 +1,7 @@
 // Role: slabs on the wire: which slot of the send ring is being pushed into which slot of which peer's ring,
-// and which pushed slabs the peer has not answered yet. Why apart from the sender: slots outlive the attempt
-// they were pushed for; a slot is free again only when its push has ended and its answer came. Threads: one
-// loop.
+// and which slabs the peer has not answered yet. Why apart from the sender: slots outlive the attempt they
+// were pushed for; a slot is free again only when its push has ended and its answer came. One-sided: staged,
+// pushed, announced, answered. Two-sided: staged, announced, armed, pushed, answered. Threads: one loop.
 #pragma once
 
 #include <cstdint>
@@ -45,22 +45,32 @@ class PushLanes {
     size_t bytes = 0;
     int local = -1;  // slot of the send ring; -1 once the push has ended
     TransferId transfer;
-    bool announced = false;  // pushed, SlabReady sent, no answer yet
+    bool pushing = false;
+    bool announced = false;  // SlabReady was sent
+    bool answered = false;   // and its answer came, while our end of the push still goes on
     absl::Time since;        // Push, or the last SlabReady
   };
-  // Takes a slot on both sides; CanStage holds. Fill data(), then Push or Cancel.
+  // Takes a slot on both sides; CanStage holds. Fill data(), then Push, Announced or Cancel.
   Flight* Stage(PeerId peer, SlabReady slab, size_t bytes);
   char* data(const Flight& flight) const;
   absl::Status Push(Flight* flight, absl::Time now);  // an error cancels
+  // Two-sided: SlabReady is sent before the push.
+  void Announced(Flight* flight, absl::Time now);
   // Gives the slots back: before Push, or instead of the announcement.
   void Cancel(Flight* flight);
 
+  // Two-sided: the peer posted a receive. Pushes what is next in the peer's order. An error: the connection
+  // is of no use any more.
+  absl::Status Armed(PeerId peer, const SlabArmed& armed, absl::Time now);
+
   struct Ended {
-    Flight* flight;  // null when the push failed: its slots are free again
+    Flight* flight;  // null when the push failed: one-sided, its slots are free again
+    PeerId peer;
     HandoffKey key;
     int seq = 0;
   };
-  // Drives the transport. Pushes that ended since the last call; the caller announces those with a flight.
+  // Drives the transport. Pushes that ended since the last call: all that failed, and one-sided those to be
+  // announced now.
   std::vector<Ended> Poll(absl::Time now);
 
   // The peer answered for a slot: it is free again. nullopt: the answer is late or doubled.
@@ -68,7 +78,7 @@ class PushLanes {
   // Announced flights without an answer since `before`.
   std::vector<Flight*> Unanswered(absl::Time before);
 
-  // Pushes of this attempt that have not ended.
+  // Pushes of this attempt that have not ended, or that the peer may still ask for.
   int pushing(const HandoffKey& key) const;
   // They are stuck and count as quarantined until they end.
   void Quarantine(const HandoffKey& key, absl::Time now);
@@ -90,6 +100,8 @@ class PushLanes {
     std::unique_ptr<RingProbe> probe;
     double rate = 0;
     bool closing = false;
+    int64_t next_order = 0;            // two-sided: of the next push
+    std::map<int64_t, SlotUse> armed;  // by order: those that wait for an earlier one
   };
   PushLanes(KvTransport* transport, Ring ring, int ring_slots, size_t slot_bytes);
   void DrainClosing();

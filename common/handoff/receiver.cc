@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/handoff/crc32c.h"
 
 namespace sluice {
 
@@ -15,7 +14,8 @@ HandoffReceiver::HandoffReceiver(HandoffReceiverOptions options, KvTransport* tr
       results_(options_.result_ttl, options_.max_results) {}
 
 HandoffReceiver::~HandoffReceiver() {
-  for (auto& [peer, state] : peers_) lost_rings_.push_back({peer, state.ring, SlotLedger(0)});
+  for (auto& [peer, state] : peers_)
+    lost_rings_.push_back({peer, "", state.ring, SlotLedger(0), absl::InfinitePast()});
   ReleaseLostRings();
 }
 
@@ -130,21 +130,40 @@ void HandoffReceiver::On(PeerId peer, const SlabReady& slab, absl::Time now) {
   }
   SlotRecord& record = state.records[slab.slot.slot];
   if (slab.slot.generation <= record.generation) {  // doubled or late: the stored answer, no side effect
-    if (slab.slot.generation == record.generation && record.reply) host_->Send(peer, *record.reply);
+    if (slab.slot.generation != record.generation) return;
+    if (record.reply) host_->Send(peer, *record.reply);
+    for (const Armed& armed : armed_)
+      if (armed.arrived.peer == peer && armed.said.slot == slab.slot) host_->Send(peer, armed.said);
     return;
   }
   record = {slab.slot.generation, std::nullopt};
   state.slots.Busy(slab.slot.slot);
-  Attempt* attempt = Find(peer, slab.ids);
+  transport_->two_sided() ? Arm({peer, slab}, now) : Landed({peer, slab}, now);
+}
+
+// The slab's bytes are in its slot.
+void HandoffReceiver::Landed(const Arrived& arrived, absl::Time now) {
+  const SlabReady& slab = arrived.slab;
+  Attempt* attempt = Find(arrived.peer, slab.ids);
   if (attempt == nullptr || slab.seq < 0 || attempt->early.contains(slab.seq))
-    return Reply(peer, slab.slot, SlabFail{slab.ids, slab.seq, slab.slot, SlabError::kNotReceiving});
+    return RefuseSlab(arrived, SlabError::kNotReceiving);
   if (slab.seq < attempt->next_seq)  // scattered already
-    return Reply(peer, slab.slot, SlabAck{slab.ids, slab.seq, slab.slot});
+    return Reply(arrived.peer, slab.slot, SlabAck{slab.ids, slab.seq, slab.slot});
   if (slab.seq > attempt->next_seq) {  // an earlier one is being sent again: rows go in order
-    attempt->early.emplace(slab.seq, Arrived{peer, slab});
+    attempt->early.emplace(slab.seq, arrived);
     return;
   }
-  TakeInOrder(attempt, {peer, slab}, now);
+  TakeInOrder(attempt, arrived, now);
+}
+
+void HandoffReceiver::RefuseSlab(const Arrived& arrived, SlabError why) {
+  const SlabReady& slab = arrived.slab;
+  Reply(arrived.peer, slab.slot, SlabFail{slab.ids, slab.seq, slab.slot, why});
+}
+
+char* HandoffReceiver::DataOf(const Arrived& arrived) {
+  return peers_.at(arrived.peer).ring.data +
+         static_cast<size_t>(arrived.slab.slot.slot) * options_.slot_bytes;
 }
 
 void HandoffReceiver::Reply(PeerId peer, const SlotUse& slot, HandoffMessage message) {
@@ -167,29 +186,33 @@ void HandoffReceiver::TakeInOrder(Attempt* attempt, const Arrived& arrived, absl
 bool HandoffReceiver::Take(Attempt* attempt, const Arrived& arrived, absl::Time now) {
   const PeerId peer = arrived.peer;
   const SlabReady& slab = arrived.slab;
-  auto end = [&](const absl::Status& why) {
-    ++integrity_mismatches_;
-    Reply(peer, slab.slot, SlabFail{slab.ids, slab.seq, slab.slot, SlabError::kNotReceiving});
-    End(attempt, HandoffReason::kIntegrity, std::string(why.message()), true, now);
+  auto end = [&](HandoffReason reason, const std::string& why) {
+    RefuseSlab(arrived, SlabError::kNotReceiving);
+    End(attempt, reason, why, true, now);
     return false;
   };
-  absl::Status header = CheckHeader(slab.header, options_.shape, options_.slot_bytes, attempt->layers);
-  if (!header.ok()) return end(header);
-  const char* bytes = peers_.at(peer).ring.data + static_cast<size_t>(slab.slot.slot) * options_.slot_bytes;
-  if (Crc32c(bytes, LayoutOf(slab.header, options_.shape).bytes) != slab.crc32c) {
+  auto broken = [&](const absl::Status& why) {
     ++integrity_mismatches_;
-    Reply(peer, slab.slot, SlabFail{slab.ids, slab.seq, slab.slot, SlabError::kChecksum});
+    return end(HandoffReason::kIntegrity, std::string(why.message()));
+  };
+  if (absl::Status header = CheckHeader(slab.header, options_.shape, options_.slot_bytes); !header.ok())
+    return broken(header);
+  LayerProgress& layer = attempt->layers[slab.header.layer.value()];
+  if (absl::Status follows = CheckFollows(slab.header, layer); !follows.ok()) return broken(follows);
+  const char* bytes = DataOf(arrived);
+  absl::StatusOr<SlabFacts> facts = host_->Inspect(slab.header, bytes);
+  if (!facts.ok()) return end(HandoffReason::kAborted, absl::StrCat("inspect: ", facts.status().message()));
+  if (facts->checksum != slab.checksum) {
+    ++integrity_mismatches_;
+    RefuseSlab(arrived, SlabError::kChecksum);
     return false;
   }
-  absl::Status positions = CheckAndAdvance(slab.header, options_.shape, bytes, LogicalLen(attempt->n_prompt),
-                                           &attempt->layers[slab.header.layer.value()]);
-  if (!positions.ok()) return end(positions);
-  if (absl::Status scattered = host_->Scatter(slab.ids.key, slab.header, bytes); !scattered.ok()) {
-    Reply(peer, slab.slot, SlabFail{slab.ids, slab.seq, slab.slot, SlabError::kNotReceiving});
-    End(attempt, HandoffReason::kAborted, absl::StrCat("scatter: ", scattered.message()), true, now);
-    return false;
-  }
-  attempt->manifest.Add(slab.header, slab.crc32c);
+  absl::Status positions =
+      CheckAndAdvance(slab.header, facts->positions, LogicalLen(attempt->n_prompt), &layer);
+  if (!positions.ok()) return broken(positions);
+  absl::Status scattered = host_->Scatter(slab.ids.key, slab.header, bytes, facts->positions);
+  if (!scattered.ok()) return end(HandoffReason::kAborted, absl::StrCat("scatter: ", scattered.message()));
+  attempt->manifest.Add(slab.header, slab.checksum);
   ++attempt->next_seq;
   Reply(peer, slab.slot, SlabAck{slab.ids, slab.seq, slab.slot});
   return true;
@@ -302,6 +325,7 @@ void HandoffReceiver::Abort(const HandoffKey& key, const std::string& reason, ab
 
 bool HandoffReceiver::Tick(absl::Time now) {
   bool moved = transport_->Progress();
+  moved |= EndReceives(now);
   results_.Expire(now);
   std::vector<std::pair<HandoffKey, HandoffReason>> over;
   for (const auto& [id, attempt] : attempts_) {
@@ -319,7 +343,9 @@ bool HandoffReceiver::Tick(absl::Time now) {
     host_->Send(draining.peer, draining.abort);
   }
   ReleaseLostRings();
-  return moved || !lost_rings_.empty();
+  // What is not proven idle soon may take as long as its peer lives: no reason to hurry.
+  return moved || std::any_of(lost_rings_.begin(), lost_rings_.end(),
+                              [&](const LostRing& lost) { return now - lost.since < absl::Seconds(1); });
 }
 
 int HandoffReceiver::live() const { return static_cast<int>(attempts_.size()); }

@@ -16,6 +16,7 @@
 #include "common/handoff/messages.h"
 #include "common/handoff/recent_map.h"
 #include "common/handoff/result.h"
+#include "common/handoff/slab_work.h"
 #include "common/handoff/slot_ledger.h"
 #include "common/kvcache/kv_shape.h"
 #include "common/transport/kv_transport.h"
@@ -44,8 +45,12 @@ class ReceiverHost {
   // OutOfRange: never fits. NotFound: the request is not registered or was cancelled. FailedPrecondition,
   // InvalidArgument, Unimplemented: the message names the field.
   virtual absl::Status Reserve(const Offer& offer) = 0;
-  // Checked bytes of a granted attempt, in order; valid during the call. An error ends the attempt.
-  virtual absl::Status Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab) = 0;
+  // Reads what a slab says of itself, where its bytes lie (SlabWork). An error ends the attempt.
+  virtual absl::StatusOr<SlabFacts> Inspect(const SlabHeader& header, const char* slab) = 0;
+  // Checked bytes of a granted attempt, in order; valid during the call. positions: [header.total_rows()]. An
+  // error ends the attempt.
+  virtual absl::Status Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab,
+                               absl::Span<const int32_t> positions) = 0;
   // Validated: decode may start. kept: [layer * n_kv_heads + head]. The machine holds nothing of it any more.
   virtual void Ready(const HandoffKey& key, const Seal& seal, const std::vector<int>& kept) = 0;
   // A reserved attempt ended without Ready: give its memory back.
@@ -86,10 +91,17 @@ class HandoffReceiver {
     SlotLedger slots{0};
     std::vector<SlotRecord> records;
     HelloAck ack;
+    int64_t next_order = 0;           // two-sided: of the next SlabArmed
+    std::vector<TransferId> probing;  // two-sided: receives of the probe
   };
   struct Arrived {
     PeerId peer;  // whose ring holds it
     SlabReady slab;
+  };
+  struct Armed {  // two-sided: its receive is posted
+    Arrived arrived;
+    TransferId receive;
+    SlabArmed said;
   };
   struct Attempt {
     HandoffIds ids;
@@ -116,8 +128,10 @@ class HandoffReceiver {
   };
   struct LostRing {
     PeerId peer;
+    std::string incarnation;
     Ring ring;
     SlotLedger slots{0};
+    absl::Time since = absl::InfinitePast();
   };
 
   void On(PeerId peer, const Hello& hello, absl::Time now);
@@ -128,12 +142,18 @@ class HandoffReceiver {
   void On(PeerId peer, const AbortAck& ack, absl::Time now);
   void On(PeerId peer, const Renew& renew, absl::Time now);
 
-  absl::Status OpenPeer(PeerId peer, const Hello& hello);
+  absl::Status OpenPeer(PeerId peer, const Hello& hello, absl::Time now);
   bool Fenced(PeerId peer, const HandoffIds& ids);
   Attempt* Find(PeerId peer, const HandoffIds& ids);
   absl::Status CheckOffer(const Offer& offer) const;
   void Refuse(PeerId peer, const Offer& offer, RejectReason reason, const std::string& detail);
   void Answer(PeerId peer, const HandoffIds& ids);  // the stored result of an attempt that is not live
+  void PostProbe(PeerId peer, const Hello& hello);
+  void Arm(const Arrived& arrived, absl::Time now);
+  bool EndReceives(absl::Time now);  // true: some are under way
+  void Landed(const Arrived& arrived, absl::Time now);
+  void RefuseSlab(const Arrived& arrived, SlabError why);
+  char* DataOf(const Arrived& arrived);
   bool Take(Attempt* attempt, const Arrived& arrived, absl::Time now);
   void TakeInOrder(Attempt* attempt, const Arrived& arrived, absl::Time now);
   void Reply(PeerId peer, const SlotUse& slot, HandoffMessage message);
@@ -148,6 +168,7 @@ class HandoffReceiver {
   std::map<PeerId, Peer> peers_;
   std::map<std::string, Attempt> attempts_;  // by handoff id: at most one attempt of an id is live
   std::map<HandoffKey, Draining> draining_;
+  std::list<Armed> armed_;  // in the order of each peer
   std::list<LostRing> lost_rings_;
   RecentMap<Stored> results_;  // by handoff id; also the tombstones
   int64_t leases_expired_ = 0;

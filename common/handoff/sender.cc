@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/handoff/crc32c.h"
 #include "common/handoff/manifest.h"
 
 namespace sluice {
@@ -169,9 +168,19 @@ void HandoffSender::On(PeerId peer, const SlabFail& fail, absl::Time now) {
   --attempt->outstanding;
   attempt->progress = now;
   if (fail.reason == SlabError::kChecksum)
-    Retry(attempt, slab->seq, HandoffReason::kIntegrity, "checksum", now);
-  else
+    return Retry(attempt, slab->seq, HandoffReason::kIntegrity, "checksum", now);
+  if (fail.reason == SlabError::kTransport) {
+    Fail(attempt, HandoffReason::kTransport, "decode's receive failed", now);
+    broken_.push_back({peer, "decode's receive failed"});
+  } else {
     Fail(attempt, HandoffReason::kPeerAborted, "decode does not know the attempt", now);
+  }
+}
+
+void HandoffSender::On(PeerId peer, const SlabArmed& armed, absl::Time now) {
+  if (!transport_->two_sided()) return;
+  if (absl::Status pushed = lanes_->Armed(peer, armed, now); !pushed.ok())
+    broken_.push_back({peer, std::string(pushed.message())});
 }
 
 void HandoffSender::On(PeerId, const Commit& commit, absl::Time now) {
@@ -252,8 +261,11 @@ void HandoffSender::CheckClocks(Attempt* attempt, absl::Time now) {
   if (attempt->outstanding > 0) {
     PeerId peer = attempt->spec.peer;
     absl::Duration wire = absl::Seconds(4.0 * lanes_->bytes_in_flight(peer) / lanes_->rate(peer));
-    if (attempt->progress + options_.progress_timeout + wire <= now)
+    if (attempt->progress + options_.progress_timeout + wire <= now) {
       Fail(attempt, HandoffReason::kNoProgress, absl::StrCat(attempt->outstanding, " slabs unanswered"), now);
+      // What waits in a two-sided connection stops everything behind it.
+      if (transport_->two_sided()) broken_.push_back({peer, "no progress"});
+    }
     return;
   }
   if (attempt->state == State::kSealed && attempt->since + options_.commit_resend <= now)
@@ -279,7 +291,8 @@ bool HandoffSender::Tick(absl::Time now) {
     bool over = !it->second.live() && Drained(&it->second, now);
     it = over ? attempts_.erase(it) : std::next(it);
   }
-  for (auto& [peer, why] : std::exchange(broken_, {})) PeerDown(peer, absl::UnavailableError(why), now);
+  for (auto& [peer, why] : std::exchange(broken_, {}))
+    if (peers_.contains(peer)) PeerDown(peer, absl::UnavailableError(why), now);
   return lanes_->busy();
 }
 
@@ -298,7 +311,7 @@ void HandoffSender::SendSeal(Attempt* attempt, absl::Time now) {
   attempt->state = State::kSealed;
   attempt->since = now;
   Manifest manifest;
-  for (const Slab& slab : attempt->slabs) manifest.Add(slab.header, slab.crc32c);
+  for (const Slab& slab : attempt->slabs) manifest.Add(slab.header, slab.checksum);
   Seal seal{attempt->ids, manifest.slabs(),           attempt->seal->logical_len,        manifest.rows(),
             /*digest=*/0, attempt->seal->first_token, attempt->seal->distinct_prompt_ids};
   attempt->digest = seal.digest = manifest.Digest(seal);

@@ -41,7 +41,8 @@ struct HandoffSenderOptions {
   absl::Duration result_ttl = absl::Minutes(10);
   int max_results = 16384;
   int max_slab_retries = 2;
-  int probe_pushes = 4;  // per new peer, one slot each
+  int probe_pushes = 4;             // per new peer, one slot each
+  double min_bytes_per_second = 0;  // a peer whose probe is slower is refused
 };
 
 struct OfferSpec {
@@ -65,14 +66,15 @@ class SenderHost {
  public:
   virtual ~SenderHost() = default;
   virtual void Send(PeerId peer, const HandoffMessage& message) = 0;  // ordered per peer; may be lost
-  // Copies one slab of `source` into a slot of the send ring (slab.h). The bytes are complete on
-  // return.
-  virtual absl::Status FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
-                                char* slot) = 0;
+  // Copies one slab of `source` into a slot of the send ring (slab.h); its checksum. The bytes are complete
+  // on return.
+  virtual absl::StatusOr<uint64_t> FillSlab(const HandoffKey& key, const KeptLayer& source,
+                                            const SlabHeader& header, char* slot) = 0;
   // The handshake and the probe succeeded.
   virtual void OnPeerReady(PeerId peer, double bytes_per_second) = 0;
-  // The peer cannot be used: FailedPrecondition names the incompatible field, Unavailable and
-  // DeadlineExceeded mean dial again, with a new PeerId. Not called after OnPeerLost.
+  // The peer cannot be used: FailedPrecondition names the incompatible field, ResourceExhausted a probe below
+  // the floor; Unavailable and DeadlineExceeded mean dial again, with a new PeerId. Not called after
+  // OnPeerLost.
   virtual void OnPeerDown(PeerId peer, const absl::Status& why) = 0;
   // Terminal, once per started attempt. From here on the machine reads no KeptLayer of this attempt.
   virtual void OnResult(const HandoffKey& key, const HandoffResult& result) = 0;
@@ -116,7 +118,7 @@ class HandoffSender {
   enum class State { kIdle, kOffered, kStreaming, kSealed, kDraining, kQuarantined };
   struct Slab {
     SlabHeader header;
-    uint32_t crc32c = 0;
+    uint64_t checksum = 0;
     int retries = 0;
     bool announced = false;
     bool acked = false;
@@ -131,7 +133,7 @@ class HandoffSender {
     std::deque<int> to_push;  // seq; a retry goes to the front
     int unannounced = 0;      // slabs without a SlabReady yet
     int unacked = 0;          // slabs without their SlabAck
-    int outstanding = 0;      // slabs pushed and not answered
+    int outstanding = 0;      // slabs pushed, or two-sided announced, and not answered
     std::optional<SealInfo> seal;
     uint64_t digest = 0;  // of the Seal that was sent
     absl::Time since;     // the state's own clock: Offer, the last Seal, the start of draining
@@ -161,6 +163,7 @@ class HandoffSender {
   void On(PeerId peer, const Incompatible& message, absl::Time now);
   void On(PeerId peer, const Grant& grant, absl::Time now);
   void On(PeerId peer, const Reject& reject, absl::Time now);
+  void On(PeerId peer, const SlabArmed& armed, absl::Time now);
   void On(PeerId peer, const SlabAck& ack, absl::Time now);
   void On(PeerId peer, const SlabFail& fail, absl::Time now);
   void On(PeerId peer, const Commit& commit, absl::Time now);
@@ -177,6 +180,7 @@ class HandoffSender {
   void Pump(absl::Time now);
   bool PushOne(PeerId peer, Peer* state, absl::Time now);
   bool PushSlab(Attempt* attempt, absl::Time now);
+  void Announce(Attempt* attempt, const SlabReady& slab);
   void EndPushes(absl::Time now);
   void Retry(Attempt* attempt, int seq, HandoffReason reason, const std::string& detail, absl::Time now);
   void SendSeal(Attempt* attempt, absl::Time now);

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/handoff/crc32c.h"
 #include "common/handoff/sender.h"
 
 namespace sluice {
@@ -21,6 +20,9 @@ void HandoffSender::OnConnected(PeerId peer, absl::Time now) {
   hello.compatibility = options_.compatibility;
   hello.transport = std::string(transport_->name());
   hello.transport_address = *std::move(address);
+  hello.slot_bytes = options_.slot_bytes;
+  hello.idle = lanes_->closing() == 0;
+  hello.probe_pushes = options_.probe_pushes;
   host_->Send(peer, hello);
 }
 
@@ -59,6 +61,10 @@ void HandoffSender::ProbePeers(absl::Time now) {
     absl::StatusOr<std::optional<double>> rate = lanes_->Probe(peer, now);
     if (!rate.ok())
       down.push_back({peer, rate.status()});
+    else if (rate->has_value() && **rate < options_.min_bytes_per_second)
+      down.push_back({peer, absl::ResourceExhaustedError(absl::StrCat("transport: ", **rate / 1e6,
+                                                                      " MB/s, the floor is ",
+                                                                      options_.min_bytes_per_second / 1e6))});
     else if (rate->has_value())
       PeerReady(peer, &state, **rate, now);
   }
@@ -147,16 +153,18 @@ bool HandoffSender::PushSlab(Attempt* attempt, absl::Time now) {
   const size_t bytes = LayoutOf(slab.header, options_.shape).bytes;
   PushLanes::Flight* flight =
       lanes_->Stage(attempt->spec.peer, SlabReady{attempt->ids, seq, slab.header, {}, 0}, bytes);
-  absl::Status filled =
+  absl::StatusOr<uint64_t> filled =
       host_->FillSlab(key, *attempt->layers[slab.header.layer.value()], slab.header, lanes_->data(*flight));
   if (!filled.ok()) {
     lanes_->Cancel(flight);
-    Fail(attempt, HandoffReason::kAborted, absl::StrCat("fill: ", filled.message()), now);
+    Fail(attempt, HandoffReason::kAborted, absl::StrCat("fill: ", filled.status().message()), now);
     return false;
   }
-  slab.crc32c = Crc32c(lanes_->data(*flight), bytes);
-  flight->slab.crc32c = slab.crc32c;
-  if (absl::Status pushed = lanes_->Push(flight, now); !pushed.ok()) {
+  flight->slab.checksum = slab.checksum = *filled;
+  if (transport_->two_sided()) {
+    lanes_->Announced(flight, now);
+    Announce(attempt, flight->slab);
+  } else if (absl::Status pushed = lanes_->Push(flight, now); !pushed.ok()) {
     Retry(attempt, seq, HandoffReason::kTransport, std::string(pushed.message()), now);
     return false;
   }
@@ -165,25 +173,32 @@ bool HandoffSender::PushSlab(Attempt* attempt, absl::Time now) {
   return true;
 }
 
+void HandoffSender::Announce(Attempt* attempt, const SlabReady& slab) {
+  if (!std::exchange(attempt->slabs[slab.seq].announced, true)) --attempt->unannounced;
+  host_->Send(attempt->spec.peer, slab);
+}
+
 void HandoffSender::EndPushes(absl::Time now) {
   std::vector<PushLanes::Ended> ended = lanes_->Poll(now);
   for (const PushLanes::Ended& push : ended) {
     if (push.flight == nullptr) continue;
     Attempt* attempt = Find(push.flight->slab.ids);
-    if (attempt == nullptr) {  // nobody waits for it: the slot was never announced
+    if (attempt == nullptr)  // nobody waits for it: the slot was never announced
       lanes_->Cancel(push.flight);
-      continue;
-    }
-    if (!std::exchange(attempt->slabs[push.seq].announced, true)) --attempt->unannounced;
-    host_->Send(push.flight->peer, push.flight->slab);
+    else
+      Announce(attempt, push.flight->slab);
   }
   // Behind the others: a peer that is given up takes its flights along.
   for (const PushLanes::Ended& push : ended) {
     if (push.flight != nullptr) continue;
+    if (transport_->two_sided()) broken_.push_back({push.peer, "push failed"});
     auto it = attempts_.find(push.key);
     if (it == attempts_.end() || !it->second.live()) continue;
     --it->second.outstanding;
-    Retry(&it->second, push.seq, HandoffReason::kTransport, "push failed", now);
+    if (transport_->two_sided())
+      Fail(&it->second, HandoffReason::kTransport, absl::StrCat("slab ", push.seq, ": push failed"), now);
+    else
+      Retry(&it->second, push.seq, HandoffReason::kTransport, "push failed", now);
   }
 }
 

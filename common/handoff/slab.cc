@@ -48,24 +48,9 @@ absl::StatusOr<std::vector<SlabHeader>> CutLayer(LayerId layer, absl::Span<const
   return slabs;
 }
 
-void CopySlab(const KeptLayer& source, const KvShape& shape, const SlabHeader& header, char* slot, Ops& ops) {
-  // KeptLayer has its heads one after another, so a slab is one run of its rows.
-  int64_t first = header.row_begin[0];
-  for (int head = 0; head < header.head_begin; ++head) first += source.kept[head];
-  const int64_t end = first + header.total_rows();
+std::vector<SlabRun> RunsOf(const SlabHeader& header, const KvShape& shape, const char* slab,
+                            absl::Span<const int32_t> positions) {
   const SlabLayout layout = LayoutOf(header, shape);
-  const auto rows = [&](const Buffer& kv) {
-    return kv.View(shape.dtype, {source.total(), shape.head_dim}).Slice(0, first, end);
-  };
-  ops.CopyOut(rows(source.k), slot);
-  ops.CopyOut(rows(source.v), slot + layout.v_offset);
-  ops.CopyOut(source.positions.View(DType::kI32, {source.total()}).Slice(0, first, end),
-              slot + layout.positions_offset);
-}
-
-std::vector<SlabRun> RunsOf(const SlabHeader& header, const KvShape& shape, const char* slab) {
-  SlabLayout layout = LayoutOf(header, shape);
-  const auto* positions = reinterpret_cast<const int32_t*>(slab + layout.positions_offset);
   std::vector<SlabRun> runs;
   size_t row = 0;
   for (size_t i = 0; i < header.rows.size(); ++i) {
@@ -73,58 +58,76 @@ std::vector<SlabRun> RunsOf(const SlabHeader& header, const KvShape& shape, cons
     if (n == 0) continue;
     runs.push_back({header.head_begin + static_cast<int>(i), header.row_begin[i], header.rows[i],
                     slab + row * shape.row_bytes(), slab + layout.v_offset + row * shape.row_bytes(),
-                    absl::MakeConstSpan(positions + row, n)});
+                    positions.subspan(row, n)});
     row += n;
   }
   return runs;
 }
 
-absl::Status CheckHeader(const SlabHeader& header, const KvShape& shape, size_t slot_bytes,
-                         const std::vector<LayerProgress>& layers) {
-  auto bad = [&](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("slab of layer ", header.layer.value(), ": ", what...));
-  };
-  if (header.layer.value() < 0 || header.layer.value() >= static_cast<int>(layers.size()))
-    return bad("the model has ", layers.size(), " layers");
-  const LayerProgress& layer = layers[header.layer.value()];
+namespace {
+
+template <class... What>
+absl::Status Bad(const SlabHeader& header, const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("slab of layer ", header.layer.value(), ": ", what...));
+}
+
+}  // namespace
+
+absl::Status CheckHeader(const SlabHeader& header, const KvShape& shape, size_t slot_bytes) {
+  if (header.layer.value() < 0 || header.layer.value() >= shape.n_layers)
+    return Bad(header, "the model has ", shape.n_layers, " layers");
   const int heads = shape.n_kv_heads;
   if (header.rows.empty() || header.rows.size() != header.row_begin.size())
-    return bad(header.rows.size(), " row counts, ", header.row_begin.size(), " row begins");
+    return Bad(header, header.rows.size(), " row counts, ", header.row_begin.size(), " row begins");
   if (header.head_begin < 0 || header.head_begin >= heads ||
       header.rows.size() > static_cast<size_t>(heads - header.head_begin))
-    return bad("heads ", header.head_begin, " + ", header.rows.size(), " of ", heads);
+    return Bad(header, "heads ", header.head_begin, " + ", header.rows.size(), " of ", heads);
   for (size_t i = 0; i < header.rows.size(); ++i) {
-    int head = header.head_begin + static_cast<int>(i);
-    if (header.rows[i] < 0) return bad("head ", head, " has ", header.rows[i], " rows");
-    if (header.rows[i] > 0 && header.row_begin[i] != layer.kept[head])
-      return bad("head ", head, " begins at row ", header.row_begin[i], ", expected ", layer.kept[head]);
-    if (header.rows[i] > layer.ceiling[head] - layer.kept[head])
-      return bad("head ", head, " gets ", layer.kept[head], " + ", header.rows[i], " rows, ceiling ",
-                 layer.ceiling[head]);
+    if (header.rows[i] < 0)
+      return Bad(header, "head ", header.head_begin + static_cast<int>(i), " has ", header.rows[i], " rows");
   }
-  if (header.total_rows() == 0) return bad("no rows");
+  if (header.total_rows() == 0) return Bad(header, "no rows");
   if (LayoutOf(header, shape).bytes > slot_bytes)
-    return bad(LayoutOf(header, shape).bytes, " bytes in a slot of ", slot_bytes);
+    return Bad(header, LayoutOf(header, shape).bytes, " bytes in a slot of ", slot_bytes);
   return absl::OkStatus();
 }
 
-absl::Status CheckAndAdvance(const SlabHeader& header, const KvShape& shape, const char* slab,
-                             LogicalLen limit, LayerProgress* progress) {
-  std::vector<SlabRun> runs = RunsOf(header, shape, slab);
-  for (const SlabRun& run : runs) {
-    int32_t last = progress->last_position[run.kv_head];
-    for (int32_t position : run.positions) {
+absl::Status CheckFollows(const SlabHeader& header, const LayerProgress& layer) {
+  for (size_t i = 0; i < header.rows.size(); ++i) {
+    const int head = header.head_begin + static_cast<int>(i);
+    if (header.rows[i] > 0 && header.row_begin[i] != layer.kept[head])
+      return Bad(header, "head ", head, " begins at row ", header.row_begin[i], ", expected ",
+                 layer.kept[head]);
+    if (header.rows[i] > layer.ceiling[head] - layer.kept[head])
+      return Bad(header, "head ", head, " gets ", layer.kept[head], " + ", header.rows[i], " rows, ceiling ",
+                 layer.ceiling[head]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAndAdvance(const SlabHeader& header, absl::Span<const int32_t> positions, LogicalLen limit,
+                             LayerProgress* progress) {
+  size_t row = 0;
+  for (size_t i = 0; i < header.rows.size(); ++i) {
+    const int head = header.head_begin + static_cast<int>(i);
+    int32_t last = progress->last_position[head];
+    for (int32_t position : positions.subspan(row, static_cast<size_t>(header.rows[i]))) {
       if (position <= last || position >= limit.value()) {
-        return absl::DataLossError(absl::StrCat("slab of layer ", header.layer.value(), ", head ",
-                                                run.kv_head, ": position ", position, " after ", last,
-                                                ", limit ", limit.value()));
+        return absl::DataLossError(absl::StrCat("slab of layer ", header.layer.value(), ", head ", head,
+                                                ": position ", position, " after ", last, ", limit ",
+                                                limit.value()));
       }
       last = position;
     }
+    row += static_cast<size_t>(header.rows[i]);
   }
-  for (const SlabRun& run : runs) {
-    progress->last_position[run.kv_head] = run.positions.back();
-    progress->kept[run.kv_head] += run.n_rows;
+  row = 0;
+  for (size_t i = 0; i < header.rows.size(); ++i) {
+    if (header.rows[i] == 0) continue;
+    const int head = header.head_begin + static_cast<int>(i);
+    row += static_cast<size_t>(header.rows[i]);
+    progress->last_position[head] = positions[row - 1];
+    progress->kept[head] += header.rows[i];
   }
   return absl::OkStatus();
 }

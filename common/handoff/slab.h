@@ -46,20 +46,18 @@ SlabLayout LayoutOf(const SlabHeader& header, const KvShape& shape);
 absl::StatusOr<std::vector<SlabHeader>> CutLayer(LayerId layer, absl::Span<const int> kept,
                                                  const KvShape& shape, size_t slot_bytes);
 
-// Queues the copies of a slab out of a KeptLayer; `slot` is host memory of LayoutOf(header).bytes, filled
-// after Sync().
-void CopySlab(const KeptLayer& source, const KvShape& shape, const SlabHeader& header, char* slot, Ops& ops);
-
-// One head's share of a slab that lies in host memory; pointers into the slab.
+// One head's share of a slab; pointers into its bytes, which only ops read.
 struct SlabRun {
   int kv_head = 0;
   int row_begin = 0;
   int n_rows = 0;
   const char* k = nullptr;  // [n_rows, head_dim] KV dtype
   const char* v = nullptr;
-  absl::Span<const int32_t> positions;  // [n_rows]
+  absl::Span<const int32_t> positions;  // [n_rows], of the positions given
 };
-std::vector<SlabRun> RunsOf(const SlabHeader& header, const KvShape& shape, const char* slab);
+// positions: [header.total_rows()] on the host.
+std::vector<SlabRun> RunsOf(const SlabHeader& header, const KvShape& shape, const char* slab,
+                            absl::Span<const int32_t> positions);
 
 // What the receiver knows of one layer so far; rows of a head must arrive in order, without gaps.
 struct LayerProgress {
@@ -70,12 +68,13 @@ struct LayerProgress {
 
 // Counts and bounds of a header that came from a peer, before anything is read or allocated by it.
 // InvalidArgument says what is wrong.
-absl::Status CheckHeader(const SlabHeader& header, const KvShape& shape, size_t slot_bytes,
-                         const std::vector<LayerProgress>& layers);
+absl::Status CheckHeader(const SlabHeader& header, const KvShape& shape, size_t slot_bytes);
+// Its rows follow the layer's rows before and stay below the ceilings. The header has been checked.
+absl::Status CheckFollows(const SlabHeader& header, const LayerProgress& layer);
 
-// Positions of a slab's bytes: strictly ascending inside a head, above the rows received before, below
-// `limit`. On OK, `progress` is advanced past the slab; on error it is unchanged.
-absl::Status CheckAndAdvance(const SlabHeader& header, const KvShape& shape, const char* slab,
-                             LogicalLen limit, LayerProgress* progress);
+// Positions of a slab: strictly ascending inside a head, above the rows received before, below `limit`. On
+// OK, `progress` is advanced past the slab; on error it is unchanged. positions: [header.total_rows()].
+absl::Status CheckAndAdvance(const SlabHeader& header, absl::Span<const int32_t> positions, LogicalLen limit,
+                             LayerProgress* progress);
 
 }  // namespace sluice

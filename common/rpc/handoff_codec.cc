@@ -53,6 +53,9 @@ struct Encoder {
     Encode(m.compatibility, p->mutable_compatibility());
     p->set_transport(m.transport);
     p->set_transport_address(m.transport_address);
+    p->set_slot_bytes(m.slot_bytes);
+    p->set_idle(m.idle);
+    p->set_probe_pushes(m.probe_pushes);
   }
   void operator()(const HelloAck& m) const {
     auto* p = out->mutable_hello_ack();
@@ -99,7 +102,14 @@ struct Encoder {
     p->mutable_row_begin()->Add(m.header.row_begin.begin(), m.header.row_begin.end());
     p->mutable_rows()->Add(m.header.rows.begin(), m.header.rows.end());
     Encode(m.slot, p->mutable_slot());
-    p->set_crc32c(m.crc32c);
+    p->set_checksum(m.checksum);
+  }
+  void operator()(const SlabArmed& m) const {
+    auto* p = out->mutable_slab_armed();
+    Encode(m.ids, p->mutable_ids());
+    p->set_seq(m.seq);
+    Encode(m.slot, p->mutable_slot());
+    p->set_order(m.order);
   }
   void operator()(const SlabAck& m) const {
     auto* p = out->mutable_slab_ack();
@@ -158,8 +168,17 @@ absl::StatusOr<HandoffMessage> HandoffFromProto(const pb::HandoffMessage& messag
   switch (message.message_case()) {
     case pb::HandoffMessage::kHello: {
       const pb::Hello& p = message.hello();
-      return Hello{p.proto_min(), p.proto_max(),        p.incarnation(), Decode(p.compatibility()),
-                   p.transport(), p.transport_address()};
+      Hello out;
+      out.proto_min = p.proto_min();
+      out.proto_max = p.proto_max();
+      out.incarnation = p.incarnation();
+      out.compatibility = Decode(p.compatibility());
+      out.transport = p.transport();
+      out.transport_address = p.transport_address();
+      out.slot_bytes = p.slot_bytes();
+      out.idle = p.idle();
+      out.probe_pushes = p.probe_pushes();
+      return out;
     }
     case pb::HandoffMessage::kHelloAck: {
       const pb::HelloAck& p = message.hello_ack();
@@ -194,8 +213,12 @@ absl::StatusOr<HandoffMessage> HandoffFromProto(const pb::HandoffMessage& messag
       out.header.row_begin.assign(p.row_begin().begin(), p.row_begin().end());
       out.header.rows.assign(p.rows().begin(), p.rows().end());
       out.slot = Decode(p.slot());
-      out.crc32c = p.crc32c();
+      out.checksum = p.checksum();
       return out;
+    }
+    case pb::HandoffMessage::kSlabArmed: {
+      const pb::SlabArmed& p = message.slab_armed();
+      return SlabArmed{Decode(p.ids()), p.seq(), Decode(p.slot()), p.order()};
     }
     case pb::HandoffMessage::kSlabAck: {
       const pb::SlabAck& p = message.slab_ack();

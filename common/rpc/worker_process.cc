@@ -69,12 +69,13 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
       absl::StrCat("one of ", absl::StrJoin(ProcessTransportNames(), ", ")).c_str(), "SLUICE_TRANSPORT",
       "Hand-off")
       ->check(CLI::IsMember(ProcessTransportNames()));
-  add("--ucx-tls", options->ucx_tls, "UCX transports, comma-separated (default: tcp)", "SLUICE_UCX_TLS",
+  add("--ucx-tls", options->ucx_tls, "UCX transports, comma-separated (default: tcp, and between GPUs of one host cuda_ipc)", "SLUICE_UCX_TLS",
       "Hand-off");
   add("--ring-slots", options->ring_slots, "slots of a ring", "SLUICE_RING_SLOTS", "Hand-off")
       ->check(CLI::Range(1, 1024));
-  add("--slot-kib", options->slot_kib, "KiB of a slot", "SLUICE_SLOT_KIB", "Hand-off")
-      ->check(CLI::Range(4, 1 << 20));
+  add("--slot-kib", options->slot_kib, "KiB of a slot; 0: 1024, or 16384 where slots are GPU memory",
+      "SLUICE_SLOT_KIB", "Hand-off")
+      ->check(CLI::Range(0, 1 << 20));
 }
 
 absl::Status NameModel(WorkerOptions* options) {
@@ -135,6 +136,13 @@ absl::StatusOr<std::unique_ptr<KvTransport>> MakeWorkerTransport(const WorkerOpt
   transport.backend = backend;
   transport.ucx_tls = options.ucx_tls;
   return MakeTransport(options.transport, transport);
+}
+
+size_t SlotBytes(const WorkerOptions& options, const KvTransport& transport) {
+  constexpr size_t kHostKib = 1024, kDeviceKib = 16384;
+  size_t kib = static_cast<size_t>(options.slot_kib);
+  if (kib == 0) kib = transport.device_rings() ? kDeviceKib : kHostKib;
+  return kib << 10;
 }
 
 std::string DialAddress(const WorkerOptions& options, int port) {

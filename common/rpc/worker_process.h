@@ -30,7 +30,7 @@ struct WorkerOptions {
   int threads = 0;
   int tensor_parallel = 1;  // ranks of the model
   int ring_slots = 8;
-  int slot_kib = 1024;
+  int slot_kib = 0;          // 0: SlotBytes chooses
   int stop_seconds = 10;
   std::string log_level = "info";
 };
@@ -57,6 +57,9 @@ absl::StatusOr<LoadedModel> LoadWorkerModel(const WorkerOptions& options,
 // backend: outlives the transport.
 absl::StatusOr<std::unique_ptr<KvTransport>> MakeWorkerTransport(const WorkerOptions& options,
                                                                  Backend* backend);
+
+// Of --slot-kib, or what suits the transport: a few large messages are the fastest between GPUs.
+size_t SlotBytes(const WorkerOptions& options, const KvTransport& transport);
 
 // host:port that others dial.
 std::string DialAddress(const WorkerOptions& options, int port);

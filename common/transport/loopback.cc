@@ -35,7 +35,7 @@ LoopbackTransport::~LoopbackTransport() {
   for (const auto& [region, ring] : rings_) fabric_->RemoveRing(ring.key);
 }
 
-absl::StatusOr<Ring> LoopbackTransport::AllocateRing(size_t bytes) {
+absl::StatusOr<Ring> LoopbackTransport::AllocateRing(size_t bytes, std::optional<PeerId>) {
   if (bytes == 0) return absl::InvalidArgumentError("loopback: a ring of 0 bytes");
   auto memory = std::make_shared<LoopbackFabric::RingMemory>();
   memory->bytes.resize(bytes);

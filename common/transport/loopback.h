@@ -48,7 +48,12 @@ class LoopbackTransport final : public KvTransport {
 
   absl::string_view name() const override { return "loopback"; }
   std::string description() const override { return "loopback: copies inside this process"; }
-  absl::StatusOr<Ring> AllocateRing(size_t bytes) override;
+  bool device_rings() const override { return false; }
+  bool two_sided() const override { return false; }
+  absl::StatusOr<TransferId> Expect(PeerId, RegionId, Slice) override {
+    return absl::FailedPreconditionError("loopback: one-sided");
+  }
+  absl::StatusOr<Ring> AllocateRing(size_t bytes, std::optional<PeerId> writer = std::nullopt) override;
   void ReleaseRing(RegionId region) override;
   absl::StatusOr<std::string> LocalAddress(PeerId peer) override { return std::string("loopback"); }
   std::string ExportKey(RegionId region) const override;
@@ -59,6 +64,7 @@ class LoopbackTransport final : public KvTransport {
   bool Progress() override;
   TransferState Poll(TransferId transfer) override;
   absl::Status Quiesce(PeerId peer) override;
+  void PeerIsIdle(PeerId) override {}
 
  private:
   struct LocalRing {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/transport/loopback.h"
+#include "common/transport/nccl.h"
 #include "common/transport/ucx.h"
 
 namespace sluice {
@@ -21,7 +22,7 @@ Made MakeLoopback(const TransportOptions& options) {
 Made MakeUcx(const TransportOptions& options) {
   UcxOptions ucx;
   ucx.backend = options.backend;
-  if (!options.ucx_tls.empty()) ucx.tls = options.ucx_tls;
+  ucx.tls = options.ucx_tls;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> made, UcxTransport::Create(ucx));
   return made;
 }
@@ -33,6 +34,11 @@ Made MakeUcxShm(const TransportOptions& options) {
   return made;
 }
 
+Made MakeNccl(const TransportOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> made, NcclTransport::Create(options.backend));
+  return made;
+}
+
 struct Entry {
   const char* name;
   Made (*make)(const TransportOptions&);
@@ -40,8 +46,9 @@ struct Entry {
 };
 constexpr Entry kTransports[] = {
     {"loopback", MakeLoopback, false},
-    {"ucx", MakeUcx, true},         // between hosts, or processes of one host: TCP, RDMA
+    {"ucx", MakeUcx, true},         // processes of any hosts: TCP, RDMA; GPUs of one host directly
     {"ucx-shm", MakeUcxShm, true},  // processes of one host: shared memory
+    {"nccl", MakeNccl, true},       // GPUs, one for each process
 };
 
 }  // namespace

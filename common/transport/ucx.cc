@@ -2,6 +2,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -12,13 +13,17 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "common/transport/process_mark.h"
 #include "common/transport/ranges.h"
 
 namespace sluice {
 namespace {
 
 constexpr absl::string_view kAddressMark = "ucx-address:";
+constexpr absl::string_view kDeviceMark = "gpu ", kHostMark = "host ";  // where the sender's rings lie
 constexpr absl::string_view kKeyMark = "ucx-ring:";
+constexpr char kHostTls[] = "tcp";
+constexpr char kDeviceTls[] = "cuda_ipc,cuda_copy,tcp";  // tcp: UCX's own messages
 constexpr int kProgressRounds = 64;  // per connection and call: enough for a burst, short enough for a loop
 
 absl::Status UcxStatus(absl::string_view call, ucs_status_t status) {
@@ -72,7 +77,6 @@ class Request {
 };
 
 absl::Status CheckTls(const std::string& tls) {
-  if (tls.empty()) return absl::InvalidArgumentError("ucx tls: empty");
   for (absl::string_view name : absl::StrSplit(tls, ',')) {
     for (absl::string_view refused : {"all", "sm", "shm", "mm", "cma", "knem", "xpmem"}) {
       if (name == refused || absl::StartsWith(name, "^"))
@@ -83,6 +87,31 @@ absl::Status CheckTls(const std::string& tls) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<ucp_context_h> OpenContext(const std::string& tls) {
+  ucp_config_t* config = nullptr;
+  SLUICE_RETURN_IF_ERROR(UcxStatus("ucp_config_read", ucp_config_read(nullptr, nullptr, &config)));
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_RMA;
+  ucp_context_h context = nullptr;
+  // The cache of memory types takes device memory for host memory when it missed the allocation.
+  ucs_status_t status = ucp_config_modify(config, "MEMTYPE_CACHE", "n");
+  if (status == UCS_OK) status = ucp_config_modify(config, "TLS", tls.c_str());
+  // A transport that this UCX lacks is no accident here: it is asked for, and looked for afterwards.
+  if (status == UCS_OK && tls == kDeviceTls) status = ucp_config_modify(config, "WARN_INVALID_CONFIG", "n");
+  if (status == UCS_OK) status = ucp_init(&params, config, &context);
+  ucp_config_release(config);
+  SLUICE_RETURN_IF_ERROR(UcxStatus(absl::StrCat("ucp_init with tls ", tls), status));
+  return context;
+}
+
+bool ReachesDeviceMemory(ucp_context_h context) {
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  return ucp_context_query(context, &attributes) == UCS_OK &&
+         (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+}
+
 }  // namespace
 
 struct UcxTransport::Impl {
@@ -90,7 +119,8 @@ struct UcxTransport::Impl {
     ucp_mem_h memory = nullptr;
     char* data = nullptr;
     size_t bytes = 0;
-    Buffer mapping = {};
+    bool on_device = false;
+    Buffer backing = {};  // device memory, or the device's view of memory that UCX allocated
   };
   struct RemoteRing {
     PeerId peer;
@@ -103,7 +133,11 @@ struct UcxTransport::Impl {
     ucp_ep_h endpoint = nullptr;
     bool failed = false;  // set by UCX's error callback
     bool closing = false;
+    bool cut = false;  // closed with pushes under way
     Request close;
+    std::string process;       // the peer's ProcessMark
+    bool device_peer = false;  // its rings are a GPU's memory
+    bool exposed = false;      // it may map a ring of ours that is a GPU's memory
   };
   struct Transfer {
     PeerId peer;
@@ -111,6 +145,7 @@ struct UcxTransport::Impl {
   };
 
   UcxOptions options;
+  bool device_rings = false;
   ucp_context_h context = nullptr;
   std::map<RegionId, LocalRing> rings;
   std::map<RemoteRegionId, RemoteRing> remotes;
@@ -121,7 +156,11 @@ struct UcxTransport::Impl {
   TransferId next_transfer{0};
 
   absl::StatusOr<Connection*> Open(PeerId peer) {
-    if (auto it = connections.find(peer); it != connections.end()) return &it->second;
+    if (auto it = connections.find(peer); it != connections.end()) {
+      if (it->second.worker == nullptr)
+        return absl::UnavailableError(absl::StrCat("ucx: peer ", peer.value(), " is closing"));
+      return &it->second;
+    }
     ucp_worker_params_t params = {};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SINGLE;
@@ -132,6 +171,14 @@ struct UcxTransport::Impl {
     return &connection;
   }
 
+  // UCX asks the calling thread which GPU it means.
+  void Enter() const {
+    if (device_rings) options.backend->Enter();
+  }
+  static ucs_memory_type_t TypeOf(const LocalRing& ring) {
+    return ring.on_device ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  }
+
   static bool Drive(Connection* connection) {
     bool moved = false;
     for (int i = 0; i < kProgressRounds && ucp_worker_progress(connection->worker) != 0; ++i) moved = true;
@@ -140,20 +187,22 @@ struct UcxTransport::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(const UcxOptions& options) {
-  SLUICE_RETURN_IF_ERROR(CheckTls(options.tls));
-  ucp_config_t* config = nullptr;
-  SLUICE_RETURN_IF_ERROR(UcxStatus("ucp_config_read", ucp_config_read(nullptr, nullptr, &config)));
-  ucp_params_t params = {};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES;
-  params.features = UCP_FEATURE_RMA;
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  // The cache of memory types takes device memory for host memory when it missed the allocation.
-  ucs_status_t status = ucp_config_modify(config, "MEMTYPE_CACHE", "n");
-  if (status == UCS_OK) status = ucp_config_modify(config, "TLS", options.tls.c_str());
-  if (status == UCS_OK) status = ucp_init(&params, config, &impl->context);
-  ucp_config_release(config);
-  SLUICE_RETURN_IF_ERROR(UcxStatus(absl::StrCat("ucp_init with tls ", options.tls), status));
+  const bool gpu = options.backend != nullptr && options.backend->is_gpu();
+  if (gpu && options.tls.empty()) {
+    impl->options.tls = kDeviceTls;
+    options.backend->Enter();
+    SLUICE_ASSIGN_OR_RETURN(impl->context, OpenContext(kDeviceTls));
+    impl->device_rings = ReachesDeviceMemory(impl->context);
+    if (impl->device_rings) return std::unique_ptr<UcxTransport>(new UcxTransport(std::move(impl)));
+    ucp_cleanup(impl->context);
+  }
+  if (options.tls.empty()) impl->options.tls = kHostTls;
+  SLUICE_RETURN_IF_ERROR(CheckTls(impl->options.tls));
+  if (gpu) options.backend->Enter();
+  SLUICE_ASSIGN_OR_RETURN(impl->context, OpenContext(impl->options.tls));
+  impl->device_rings = gpu && ReachesDeviceMemory(impl->context);
   return std::unique_ptr<UcxTransport>(new UcxTransport(std::move(impl)));
 }
 
@@ -162,12 +211,14 @@ UcxTransport::UcxTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 UcxTransport::~UcxTransport() {
   std::vector<PeerId> peers;
   for (const auto& [peer, connection] : impl_->connections) peers.push_back(peer);
+  // The process ends, or a test does: nobody waits for the peer's end.
+  for (auto& [peer, connection] : impl_->connections) connection.exposed = false;
   for (PeerId peer : peers) {
     // A forced close needs a few rounds; destroying the worker afterwards ends what is left of it.
     for (int i = 0; i < 1000 && !Quiesce(peer).ok(); ++i) {
     }
-    if (auto it = impl_->connections.find(peer); it != impl_->connections.end())
-      ucp_worker_destroy(it->second.worker);
+    auto it = impl_->connections.find(peer);
+    if (it != impl_->connections.end() && it->second.worker != nullptr) ucp_worker_destroy(it->second.worker);
   }
   impl_->connections.clear();
   impl_->transfers.clear();
@@ -179,57 +230,83 @@ UcxTransport::~UcxTransport() {
 absl::string_view UcxTransport::name() const { return impl_->options.name; }
 
 std::string UcxTransport::description() const {
+  const bool gpu = impl_->options.backend != nullptr && impl_->options.backend->is_gpu();
   return absl::StrCat(impl_->options.name, ": UCX ", ucp_get_version_string(), ", ", impl_->options.tls,
+                      impl_->device_rings ? ", slots in GPU memory"
+                      : gpu               ? ", slots in host memory: this UCX, or --ucx-tls, has no cuda_ipc"
+                                          : "",
                       impl_->options.peer_error_handling ? ", dead peers detected" : "");
 }
 
-absl::StatusOr<Ring> UcxTransport::AllocateRing(size_t bytes) {
+bool UcxTransport::device_rings() const { return impl_->device_rings; }
+
+absl::StatusOr<Ring> UcxTransport::AllocateRing(size_t bytes, std::optional<PeerId> writer) {
   if (bytes == 0) return absl::InvalidArgumentError("ucx: a ring of 0 bytes");
+  impl_->Enter();
+  Impl::LocalRing ring;
+  ring.bytes = bytes;
+  ring.on_device = impl_->device_rings;
+  if (writer && impl_->device_rings) {
+    auto it = impl_->connections.find(*writer);
+    if (it == impl_->connections.end() || it->second.endpoint == nullptr)
+      return absl::FailedPreconditionError(absl::StrCat("ucx: peer ", writer->value(), " is not connected"));
+    // GPU memory is written by GPUs of the same host only; whatever else there is writes host memory.
+    ring.on_device = it->second.device_peer && OfThisHost(it->second.process);
+    it->second.exposed |= ring.on_device;
+  }
   ucp_mem_map_params_t params = {};
-  params.field_mask =
-      UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
   params.length = bytes;
-  params.flags = UCP_MEM_MAP_ALLOCATE;  // shared memory reaches only what UCX itself allocated
-  params.memory_type = UCS_MEMORY_TYPE_HOST;
-  ucp_mem_h memory = nullptr;
+  params.memory_type = Impl::TypeOf(ring);
+  if (ring.on_device) {
+    SLUICE_ASSIGN_OR_RETURN(ring.backing, impl_->options.backend->AllocateExposed(bytes));
+    params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
+    params.address = ring.backing.data();
+  } else {
+    params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_FLAGS;
+    params.flags = UCP_MEM_MAP_ALLOCATE;  // shared memory reaches only what UCX itself allocated
+  }
   SLUICE_RETURN_IF_ERROR(UcxStatus(absl::StrCat("ucp_mem_map of ", bytes, " bytes"),
-                                   ucp_mem_map(impl_->context, &params, &memory)));
+                                   ucp_mem_map(impl_->context, &params, &ring.memory)));
   ucp_mem_attr_t attributes = {};
   attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
-  ucs_status_t status = ucp_mem_query(memory, &attributes);
-  if (status != UCS_OK) {
-    ucp_mem_unmap(impl_->context, memory);
+  if (ucs_status_t status = ucp_mem_query(ring.memory, &attributes); status != UCS_OK) {
+    ucp_mem_unmap(impl_->context, ring.memory);
     return UcxStatus("ucp_mem_query", status);
   }
-  RegionId region = ++impl_->next_region;
-  auto* data = static_cast<char*>(attributes.address);
-  Impl::LocalRing& ring = impl_->rings[region] = {memory, data, bytes};
-  if (impl_->options.backend != nullptr) {
-    absl::StatusOr<Buffer> mapping = impl_->options.backend->MapHost(data, bytes);
+  ring.data = static_cast<char*>(attributes.address);
+  if (!ring.on_device && impl_->options.backend != nullptr) {
+    absl::StatusOr<Buffer> mapping = impl_->options.backend->MapHost(ring.data, bytes);
     if (!mapping.ok()) {
-      ReleaseRing(region);
+      ucp_mem_unmap(impl_->context, ring.memory);
       return mapping.status();
     }
-    ring.mapping = *std::move(mapping);
+    ring.backing = *std::move(mapping);
   }
-  return Ring{region, data, bytes};
+  const Ring made{++impl_->next_region, ring.data, bytes};
+  impl_->rings[made.region] = std::move(ring);
+  return made;
 }
 
 void UcxTransport::ReleaseRing(RegionId region) {
   auto it = impl_->rings.find(region);
   if (it == impl_->rings.end()) return;
-  it->second.mapping = Buffer();
-  ucp_mem_unmap(impl_->context, it->second.memory);
+  impl_->Enter();
+  Impl::LocalRing ring = std::move(it->second);
   impl_->rings.erase(it);
+  if (!ring.on_device) ring.backing = Buffer();  // a view ends before what it shows
+  ucp_mem_unmap(impl_->context, ring.memory);
 }
 
 absl::StatusOr<std::string> UcxTransport::LocalAddress(PeerId peer) {
+  impl_->Enter();
   SLUICE_ASSIGN_OR_RETURN(Impl::Connection * connection, impl_->Open(peer));
   ucp_address_t* address = nullptr;
   size_t bytes = 0;
   SLUICE_RETURN_IF_ERROR(
       UcxStatus("ucp_worker_get_address", ucp_worker_get_address(connection->worker, &address, &bytes)));
-  std::string text(kAddressMark);
+  std::string text =
+      absl::StrCat(kAddressMark, impl_->device_rings ? kDeviceMark : kHostMark, ProcessMark(), "\n");
   text.append(reinterpret_cast<const char*>(address), bytes);
   ucp_worker_release_address(connection->worker, address);
   return text;
@@ -239,6 +316,7 @@ absl::StatusOr<std::string> UcxTransport::LocalAddress(PeerId peer) {
 std::string UcxTransport::ExportKey(RegionId region) const {
   auto it = impl_->rings.find(region);
   if (it == impl_->rings.end()) return "";
+  impl_->Enter();
   void* key = nullptr;
   size_t bytes = 0;
   if (ucp_rkey_pack(impl_->context, it->second.memory, &key, &bytes) != UCS_OK) return "";
@@ -251,11 +329,20 @@ std::string UcxTransport::ExportKey(RegionId region) const {
 }
 
 absl::Status UcxTransport::Connect(PeerId peer, absl::string_view address) {
-  if (!absl::ConsumePrefix(&address, kAddressMark) || address.empty())
+  const size_t process_end = address.find('\n');
+  if (!absl::ConsumePrefix(&address, kAddressMark) || process_end == absl::string_view::npos)
     return absl::InvalidArgumentError("ucx: not an address of this transport");
+  absl::string_view process = address.substr(0, process_end - kAddressMark.size());
+  address.remove_prefix(process.size() + 1);
+  const bool device_peer = absl::ConsumePrefix(&process, kDeviceMark);
+  if ((!device_peer && !absl::ConsumePrefix(&process, kHostMark)) || address.empty())
+    return absl::InvalidArgumentError("ucx: an address without its parts");
+  impl_->Enter();
   SLUICE_ASSIGN_OR_RETURN(Impl::Connection * connection, impl_->Open(peer));
   if (connection->endpoint != nullptr || connection->closing)
     return absl::AlreadyExistsError(absl::StrCat("ucx: peer ", peer.value(), " is connected"));
+  connection->process = std::string(process);
+  connection->device_peer = device_peer;
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
@@ -280,6 +367,7 @@ absl::StatusOr<RemoteRegionId> UcxTransport::ImportKey(PeerId peer, absl::string
     return absl::InvalidArgumentError("ucx: not a ring of this transport");
   std::memcpy(where, key.data(), sizeof(where));
   key.remove_prefix(sizeof(where));
+  impl_->Enter();
   ucp_rkey_h remote_key = nullptr;
   SLUICE_RETURN_IF_ERROR(
       UcxStatus("ucp_ep_rkey_unpack", ucp_ep_rkey_unpack(it->second.endpoint, key.data(), &remote_key)));
@@ -301,9 +389,10 @@ absl::StatusOr<TransferId> UcxTransport::Push(PeerId peer, RegionId local, Slice
   if (!InRange(from.offset, from.bytes, ring->second.bytes) ||
       !InRange(remote_offset, from.bytes, target->second.bytes))
     return absl::OutOfRangeError("ucx: push outside of a ring");
+  impl_->Enter();
   ucp_request_param_t put = {};
   put.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH;
-  put.memory_type = UCS_MEMORY_TYPE_HOST;
+  put.memory_type = Impl::TypeOf(ring->second);
   put.memh = ring->second.memory;
   Impl::Transfer transfer;
   transfer.peer = peer;
@@ -319,8 +408,10 @@ absl::StatusOr<TransferId> UcxTransport::Push(PeerId peer, RegionId local, Slice
 }
 
 bool UcxTransport::Progress() {
+  impl_->Enter();
   bool moved = false;
-  for (auto& [peer, connection] : impl_->connections) moved |= Impl::Drive(&connection);
+  for (auto& [peer, connection] : impl_->connections)
+    if (connection.worker != nullptr) moved |= Impl::Drive(&connection);
   return moved;
 }
 
@@ -336,9 +427,17 @@ TransferState UcxTransport::Poll(TransferId transfer) {
 absl::Status UcxTransport::Quiesce(PeerId peer) {
   auto it = impl_->connections.find(peer);
   if (it == impl_->connections.end()) return absl::OkStatus();
+  impl_->Enter();
   Impl::Connection& connection = it->second;
   if (!connection.closing) {
     connection.closing = true;
+    connection.cut = std::any_of(impl_->transfers.begin(), impl_->transfers.end(),
+                                 [&](const auto& entry) { return entry.second.peer == peer; });
+    // Copies that a GPU has begun end whatever becomes of the peer; then UCX can see that they have.
+    if (connection.cut && impl_->device_rings && connection.worker != nullptr) {
+      SLUICE_RETURN_IF_ERROR(impl_->options.backend->Drain());
+      Impl::Drive(&connection);
+    }
     // Without peer error handling UCX knows no forced close, and a flushing one waits for a peer that may be
     // dead; there the end of the worker is the close.
     if (connection.endpoint != nullptr && impl_->options.peer_error_handling) {
@@ -348,19 +447,30 @@ absl::Status UcxTransport::Quiesce(PeerId peer) {
       connection.close = Request(ucp_ep_close_nbx(connection.endpoint, &force));
     }
   }
-  Impl::Drive(&connection);
-  if (connection.close.status() == UCS_INPROGRESS)
-    return absl::UnavailableError(absl::StrCat("ucx: peer ", peer.value(), " is still closing"));
-  std::erase_if(impl_->remotes, [&](const auto& entry) {
-    if (entry.second.peer != peer) return false;
-    ucp_rkey_destroy(entry.second.key);
-    return true;
-  });
-  std::erase_if(impl_->transfers, [&](const auto& entry) { return entry.second.peer == peer; });
-  connection.close = Request();
-  ucp_worker_destroy(connection.worker);
+  if (connection.worker != nullptr) {
+    Impl::Drive(&connection);
+    if (connection.close.status() == UCS_INPROGRESS)
+      return absl::UnavailableError(absl::StrCat("ucx: peer ", peer.value(), " is still closing"));
+    std::erase_if(impl_->remotes, [&](const auto& entry) {
+      if (entry.second.peer != peer) return false;
+      ucp_rkey_destroy(entry.second.key);
+      return true;
+    });
+    std::erase_if(impl_->transfers, [&](const auto& entry) { return entry.second.peer == peer; });
+    connection.close = Request();
+    ucp_worker_destroy(std::exchange(connection.worker, nullptr));
+    // Of what was begun since.
+    if (impl_->device_rings && connection.cut) SLUICE_RETURN_IF_ERROR(impl_->options.backend->Drain());
+  }
+  // A process on this host that has mapped a ring of GPU memory writes it without asking anybody.
+  if (connection.exposed && !ProcessIsGone(connection.process))
+    return absl::UnavailableError(absl::StrCat("ucx: the process of peer ", peer.value(), " is alive"));
   impl_->connections.erase(it);
   return absl::OkStatus();
+}
+
+void UcxTransport::PeerIsIdle(PeerId peer) {
+  if (auto it = impl_->connections.find(peer); it != impl_->connections.end()) it->second.exposed = false;
 }
 
 }  // namespace sluice

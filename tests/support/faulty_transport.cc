@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-absl::StatusOr<Ring> FaultyTransport::AllocateRing(size_t bytes) {
-  absl::StatusOr<Ring> ring = inner_->AllocateRing(bytes);
+absl::StatusOr<Ring> FaultyTransport::AllocateRing(size_t bytes, std::optional<PeerId> writer) {
+  absl::StatusOr<Ring> ring = inner_->AllocateRing(bytes, writer);
   if (ring.ok()) rings_[ring->region] = ring->data;
   return ring;
 }
@@ -27,6 +27,15 @@ absl::StatusOr<TransferId> FaultyTransport::Push(PeerId peer, RegionId local, Sl
   bool corrupt = !fail && corrupt_pushes > 0 && corrupt_pushes-- > 0;
   TransferId id = ++next_;
   pending_.push_back({id, peer, local, from, remote, remote_offset, due, fail, corrupt});
+  return id;
+}
+
+absl::StatusOr<TransferId> FaultyTransport::Expect(PeerId peer, RegionId local, Slice into) {
+  if (fail_expects) return absl::UnavailableError("the communicator has failed");
+  absl::StatusOr<TransferId> inner = inner_->Expect(peer, local, into);
+  if (!inner.ok()) return inner;
+  TransferId id = ++next_;
+  expected_[id] = {peer, *inner};
   return id;
 }
 
@@ -70,6 +79,11 @@ TransferState FaultyTransport::Poll(TransferId transfer) {
     ended_.erase(it);
     return state;
   }
+  if (auto it = expected_.find(transfer); it != expected_.end()) {
+    TransferState state = inner_->Poll(it->second.second);
+    if (state != TransferState::kPending) expected_.erase(it);
+    return state;
+  }
   bool started =
       std::any_of(started_.begin(), started_.end(), [&](const Started& p) { return p.id == transfer; });
   bool pending =
@@ -78,10 +92,12 @@ TransferState FaultyTransport::Poll(TransferId transfer) {
 }
 
 absl::Status FaultyTransport::Quiesce(PeerId peer) {
-  if (unprovable) return absl::UnavailableError("cannot prove that the connection is idle");
+  if (unprovable && !idle_.contains(peer))
+    return absl::UnavailableError("cannot prove that the connection is idle");
   pending_.remove_if([&](const Pending& p) { return p.peer == peer; });
   started_.remove_if([&](const Started& p) { return p.peer == peer; });
   std::erase_if(ended_, [&](const auto& entry) { return entry.second.peer == peer; });
+  std::erase_if(expected_, [&](const auto& entry) { return entry.second.first == peer; });
   return inner_->Quiesce(peer);
 }
 

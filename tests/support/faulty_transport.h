@@ -5,6 +5,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -24,11 +25,15 @@ class FaultyTransport final : public KvTransport {
   int fail_pushes = 0;          // this many of the next ones fail without moving a byte
   int corrupt_pushes = 0;       // this many of the next ones arrive with a flipped bit
   bool unprovable = false;      // Quiesce is Unavailable
+  bool fail_expects = false;    // no receive can be posted
   int pushes = 0;
 
   absl::string_view name() const override { return inner_->name(); }
   std::string description() const override { return inner_->description(); }
-  absl::StatusOr<Ring> AllocateRing(size_t bytes) override;
+  bool device_rings() const override { return inner_->device_rings(); }
+  bool two_sided() const override { return inner_->two_sided(); }
+  absl::StatusOr<TransferId> Expect(PeerId peer, RegionId local, Slice into) override;
+  absl::StatusOr<Ring> AllocateRing(size_t bytes, std::optional<PeerId> writer = std::nullopt) override;
   void ReleaseRing(RegionId region) override;
   absl::StatusOr<std::string> LocalAddress(PeerId peer) override { return inner_->LocalAddress(peer); }
   std::string ExportKey(RegionId region) const override { return inner_->ExportKey(region); }
@@ -43,6 +48,7 @@ class FaultyTransport final : public KvTransport {
   bool Progress() override;
   TransferState Poll(TransferId transfer) override;
   absl::Status Quiesce(PeerId peer) override;
+  void PeerIsIdle(PeerId peer) override { idle_.insert(peer); }
 
   int rings() const { return static_cast<int>(rings_.size()); }  // allocated and not released
 
@@ -61,6 +67,7 @@ class FaultyTransport final : public KvTransport {
   const std::unique_ptr<KvTransport> inner_;
   const Clock* const clock_;
   std::map<RegionId, char*> rings_;
+  std::set<PeerId> idle_;
   std::list<Pending> pending_;
   struct Started {
     TransferId id;
@@ -69,6 +76,7 @@ class FaultyTransport final : public KvTransport {
     char* flipped;  // the damaged byte of the local ring, null: none
   };
   std::list<Started> started_;
+  std::map<TransferId, std::pair<PeerId, TransferId>> expected_;  // to the inner one's
   struct Ended {
     PeerId peer;
     TransferState state;

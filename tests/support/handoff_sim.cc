@@ -49,10 +49,9 @@ std::vector<KeptLayer> MakeKeptLayers(const KvShape& shape, int n_prompt, const 
   return layers;
 }
 
-absl::Status SimPrefill::FillSlab(const HandoffKey&, const KeptLayer& source, const SlabHeader& header,
-                                  char* slot) {
-  CopySlab(source, shape, header, slot, *ops);
-  return ops->Sync();
+absl::StatusOr<uint64_t> SimPrefill::FillSlab(const HandoffKey&, const KeptLayer& source,
+                                              const SlabHeader& header, char* slot) {
+  return work->Fill(source, header, slot);
 }
 
 void SimPrefill::OnResult(const HandoffKey& key, const HandoffResult& result) {
@@ -68,11 +67,16 @@ absl::Status SimDecode::Reserve(const Offer& offer) {
   return absl::OkStatus();
 }
 
-absl::Status SimDecode::Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab) {
+absl::StatusOr<SlabFacts> SimDecode::Inspect(const SlabHeader& header, const char* slab) {
+  return work->Inspect(header, slab);
+}
+
+absl::Status SimDecode::Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab,
+                                absl::Span<const int32_t> positions) {
   SLUICE_CHECK(reserved.contains(key));
   SLUICE_RETURN_IF_ERROR(scatter_status);
   ++scatters;
-  for (const SlabRun& run : RunsOf(header, shape, slab)) {
+  for (const SlabRun& run : RunsOf(header, shape, slab, positions)) {
     Head& head = reserved[key][header.layer.value() * shape.n_kv_heads + run.kv_head];
     SLUICE_CHECK(run.row_begin == static_cast<int>(head.positions.size()));
     head.k.append(run.k, run.n_rows * shape.row_bytes());
@@ -109,7 +113,9 @@ HandoffSim::~HandoffSim() = default;
 
 std::unique_ptr<FaultyTransport> HandoffSim::MakeSimTransport() {
   std::unique_ptr<KvTransport> inner = std::make_unique<LoopbackTransport>(fabric_);
-  if (!options_.transport.empty()) {
+  if (options_.transport == "paired") {
+    inner = std::make_unique<PairedTransport>(paired_);
+  } else if (!options_.transport.empty()) {
     auto made = MakeTransport(options_.transport, {});
     SLUICE_CHECK(made.ok());
     inner = *std::move(made);
@@ -121,7 +127,7 @@ void HandoffSim::MakePrefill(int p) {
   prefills_[p] = std::make_unique<SimPrefill>();
   SimPrefill& prefill = *prefills_[p];
   prefill.shape = options_.shape;
-  prefill.ops = backend_->NewOps();
+  prefill.work = std::make_unique<SlabWork>(backend_.get(), options_.shape);
   prefill.transport = MakeSimTransport();
   prefill.send = [this, p](PeerId peer, const HandoffMessage& message) {
     for (const auto& [ends, link] : links_)
@@ -142,6 +148,7 @@ void HandoffSim::MakeDecode(int d) {
   decodes_[d] = std::make_unique<SimDecode>();
   SimDecode& decode = *decodes_[d];
   decode.shape = options_.shape;
+  decode.work = std::make_unique<SlabWork>(backend_.get(), options_.shape);
   decode.on_ready = [](const HandoffKey&) {};
   decode.transport = MakeSimTransport();
   decode.send = [this, d](PeerId peer, const HandoffMessage& message) {

@@ -18,6 +18,7 @@
 #include "common/transport/loopback.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/support/faulty_transport.h"
+#include "tests/support/paired_transport.h"
 
 namespace sluice {
 
@@ -31,14 +32,15 @@ struct SimOptions {
   int ring_slots = 4;
   HandoffSenderOptions sender;      // clocks; identity and sizes are filled in
   HandoffReceiverOptions receiver;  // same
-  std::string transport;            // of MakeTransport; empty: loopback, apart from other simulations
+  std::string
+      transport;  // of MakeTransport; empty: loopback, "paired": two-sided, both apart from other simulations
 };
 
 class SimPrefill final : public SenderHost {
  public:
   void Send(PeerId peer, const HandoffMessage& message) override { send(peer, message); }
-  absl::Status FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
-                        char* slot) override;
+  absl::StatusOr<uint64_t> FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
+                                    char* slot) override;
   void OnPeerReady(PeerId peer, double bytes_per_second) override { rates[peer] = bytes_per_second; }
   void OnPeerDown(PeerId peer, const absl::Status& why) override { down[peer] = why; }
   void OnResult(const HandoffKey& key, const HandoffResult& result) override;
@@ -47,7 +49,7 @@ class SimPrefill final : public SenderHost {
   std::unique_ptr<FaultyTransport> transport;
   std::unique_ptr<HandoffSender> sender;
   KvShape shape;
-  std::unique_ptr<Ops> ops;
+  std::unique_ptr<SlabWork> work;
   std::set<HandoffKey> started;
   std::map<HandoffKey, HandoffResult> results;
   std::map<PeerId, double> rates;
@@ -59,7 +61,9 @@ class SimDecode final : public ReceiverHost {
  public:
   void Send(PeerId peer, const HandoffMessage& message) override { send(peer, message); }
   absl::Status Reserve(const Offer& offer) override;
-  absl::Status Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab) override;
+  absl::StatusOr<SlabFacts> Inspect(const SlabHeader& header, const char* slab) override;
+  absl::Status Scatter(const HandoffKey& key, const SlabHeader& header, const char* slab,
+                       absl::Span<const int32_t> positions) override;
   void Ready(const HandoffKey& key, const Seal& seal, const std::vector<int>& kept) override;
   void Released(const HandoffKey& key, HandoffReason reason, const std::string& detail) override;
 
@@ -73,6 +77,7 @@ class SimDecode final : public ReceiverHost {
   std::unique_ptr<FaultyTransport> transport;
   std::unique_ptr<HandoffReceiver> receiver;
   KvShape shape;
+  std::unique_ptr<SlabWork> work;
   absl::Status reserve_status;  // what Reserve answers
   absl::Status scatter_status;
   std::map<HandoffKey, std::vector<Head>> reserved;  // live
@@ -161,6 +166,7 @@ class HandoffSim {
   ManualClock clock_;
   const std::unique_ptr<Backend> backend_ = *NewCpuBackend({.threads = 1});
   std::shared_ptr<LoopbackFabric> fabric_ = std::make_shared<LoopbackFabric>();
+  std::shared_ptr<PairedFabric> paired_ = std::make_shared<PairedFabric>();
   std::vector<std::unique_ptr<SimPrefill>> prefills_;
   std::vector<std::unique_ptr<SimDecode>> decodes_;
   std::map<std::pair<int, int>, Link> links_;

@@ -112,10 +112,13 @@ ProcessCluster::ProcessCluster(const Options& options) {
     const int n = role[0] == 'p' ? options.prefill : options.decode;
     for (int i = 0; i < n; ++i) {
       const std::string name = absl::StrCat(role, i);
+      std::vector<std::string> flags = options.worker_flags;
+      const std::vector<std::string>& own = role[0] == 'p' ? options.prefill_flags : options.decode_flags;
+      flags.insert(flags.end(), own.begin(), own.end());
       add(name,
           {absl::StrCat(bin, "/sluice-", role), "--router", At(internal), "--name", name, "--threads", "1",
            "--stop-timeout", "1"},
-          options.worker_flags);
+          flags);
     }
   }
   router_address_ = At(port);

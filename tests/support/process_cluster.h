@@ -35,6 +35,7 @@ class ProcessCluster {
     int decode = 1;
     std::string model = "models/needle-14m";  // inside the source tree
     std::vector<std::string> router_flags, worker_flags;
+    std::vector<std::string> prefill_flags, decode_flags;  // behind worker_flags
   };
   explicit ProcessCluster(const Options& options);
   ~ProcessCluster();  // SIGTERM, then SIGKILL

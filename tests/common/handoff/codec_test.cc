@@ -51,7 +51,8 @@ TEST(Slab, CutCoversEveryRowOnceInOrderAndFits) {
     std::vector<int> next(kept.size(), 0);
     std::vector<LayerProgress> layers(2, {kept, std::vector<int>(4, 0), std::vector<int32_t>(4, -1)});
     for (const SlabHeader& slab : *slabs) {
-      ASSERT_TRUE(CheckHeader(slab, kShape, slot_bytes, layers).ok());
+      ASSERT_TRUE(CheckHeader(slab, kShape, slot_bytes).ok());
+      ASSERT_TRUE(CheckFollows(slab, layers[1]).ok());
       for (size_t i = 0; i < slab.rows.size(); ++i) layers[1].kept[slab.head_begin + i] += slab.rows[i];
     }
     EXPECT_EQ(layers[1].kept, kept);
@@ -74,7 +75,9 @@ std::vector<LayerProgress> Fresh() {
 }
 
 TEST(Slab, HostileHeadersAreRefused) {
-  auto ok = [](const SlabHeader& header) { return CheckHeader(header, kShape, 4096, Fresh()).ok(); };
+  auto ok = [](const SlabHeader& header) {
+    return CheckHeader(header, kShape, 4096).ok() && CheckFollows(header, Fresh()[0]).ok();
+  };
   EXPECT_TRUE(ok({LayerId(0), 0, {0, 0}, {5, 6}}));
   EXPECT_FALSE(ok({LayerId(2), 0, {0}, {5}}));
   EXPECT_FALSE(ok({LayerId(-1), 0, {0}, {5}}));
@@ -87,21 +90,16 @@ TEST(Slab, HostileHeadersAreRefused) {
   EXPECT_FALSE(ok({LayerId(0), 0, {0}, {0}}));
   EXPECT_FALSE(ok({LayerId(0), 0, {0}, {-5}}));
   EXPECT_FALSE(ok({LayerId(0), 0, {0, 0}, {2147483647, 2147483647}}));
-  EXPECT_FALSE(ok({LayerId(0), 0, {0}, {11}}));                                      // above the ceiling
-  EXPECT_FALSE(ok({LayerId(0), 0, {1}, {5}}));                                       // a gap
-  EXPECT_FALSE(CheckHeader({LayerId(0), 0, {0}, {10}}, kShape, 600, Fresh()).ok());  // 680 bytes in 600
+  EXPECT_FALSE(ok({LayerId(0), 0, {0}, {11}}));                             // above the ceiling
+  EXPECT_FALSE(ok({LayerId(0), 0, {1}, {5}}));                              // a gap
+  EXPECT_FALSE(CheckHeader({LayerId(0), 0, {0}, {10}}, kShape, 600).ok());  // 680 bytes in 600
 }
 
 TEST(Slab, PositionsMustAscendBelowTheLimit) {
   SlabHeader header{LayerId(0), 1, {0, 0}, {3, 2}};
-  SlabLayout layout = LayoutOf(header, kShape);
-  ASSERT_EQ(layout.bytes, 5u * (2 * 32 + 4));
-  std::vector<int32_t> slab(layout.bytes / 4);
+  ASSERT_EQ(LayoutOf(header, kShape).bytes, 5u * (2 * 32 + 4));
   auto check = [&](std::vector<int32_t> positions, LayerProgress* progress) {
-    std::memcpy(reinterpret_cast<char*>(slab.data()) + layout.positions_offset, positions.data(), 20);
-    return CheckAndAdvance(header, kShape, reinterpret_cast<const char*>(slab.data()), LogicalLen(100),
-                           progress)
-        .ok();
+    return CheckAndAdvance(header, positions, LogicalLen(100), progress).ok();
   };
   LayerProgress progress = Fresh()[0];
   EXPECT_FALSE(check({3, 3, 4, 0, 1}, &progress));
@@ -117,14 +115,15 @@ TEST(Slab, PositionsMustAscendBelowTheLimit) {
 TEST(Manifest, CoversEveryPart) {
   SlabHeader header{LayerId(1), 0, {0, 0}, {5, 6}};
   Seal seal{{{"id", 1}, "p", "d"}, 1, LogicalLen(50), 11, 0, 7, {1, 2}};
-  auto digest = [&](const SlabHeader& h, uint32_t crc, const Seal& s) {
+  auto digest = [&](const SlabHeader& h, uint64_t checksum, const Seal& s) {
     Manifest manifest;
-    manifest.Add(h, crc);
+    manifest.Add(h, checksum);
     return manifest.Digest(s);
   };
   uint64_t base = digest(header, 9, seal);
   EXPECT_EQ(base, digest(header, 9, seal));
   EXPECT_NE(base, digest(header, 10, seal));
+  EXPECT_NE(base, digest(header, 9 + (uint64_t{1} << 40), seal));
   for (int part = 0; part < 8; ++part) {
     SlabHeader h = header;
     Seal s = seal;

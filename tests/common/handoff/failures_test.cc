@@ -7,10 +7,15 @@
 namespace sluice {
 namespace {
 
-class HandoffFailures : public ::testing::Test {
+// Over a one-sided and a two-sided transport.
+class HandoffFailures : public ::testing::TestWithParam<std::string> {
  protected:
   HandoffFailures() { Build(SimOptions()); }
-  void Build(SimOptions options) { sim_ = std::make_unique<HandoffSim>(options, 2, 2); }
+  void Build(SimOptions options) {
+    options.transport = GetParam();
+    sim_ = std::make_unique<HandoffSim>(options, 2, 2);
+  }
+  static bool two_sided() { return GetParam() == "paired"; }
   HandoffSim& sim() { return *sim_; }
   const HandoffResult& Result(int p, const HandoffKey& key) { return sim().prefill(p).results.at(key); }
   void WaitForResult(int p, const HandoffKey& key, absl::Duration limit = absl::Seconds(90)) {
@@ -50,7 +55,10 @@ class HandoffFailures : public ::testing::Test {
   std::unique_ptr<HandoffSim> sim_;
 };
 
-TEST_F(HandoffFailures, CommitsAndReturnsEverything) {
+INSTANTIATE_TEST_SUITE_P(Transports, HandoffFailures, ::testing::Values("", "paired"),
+                         [](const auto& info) { return info.param.empty() ? "OneSided" : "TwoSided"; });
+
+TEST_P(HandoffFailures, CommitsAndReturnsEverything) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Commit(0, 0, a1_);
@@ -64,7 +72,7 @@ TEST_F(HandoffFailures, CommitsAndReturnsEverything) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, LayersStreamBeforeTheLastIsComputed) {
+TEST_P(HandoffFailures, LayersStreamBeforeTheLastIsComputed) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   StartStreaming(0, 0, a1_);
@@ -77,7 +85,7 @@ TEST_F(HandoffFailures, LayersStreamBeforeTheLastIsComputed) {
   EXPECT_EQ(sim().Compare(0, a1_), "");
 }
 
-TEST_F(HandoffFailures, AnAttemptMayStartWhileThePeerShakesHands) {
+TEST_P(HandoffFailures, AnAttemptMayStartWhileThePeerShakesHands) {
   sim().Connect(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Commit(0, 0, a1_);
@@ -86,7 +94,7 @@ TEST_F(HandoffFailures, AnAttemptMayStartWhileThePeerShakesHands) {
 
 // --- P dies before Grant: D releases the reservation, the router pairs anew ---
 
-TEST_F(HandoffFailures, PrefillDiesBeforeGrant) {
+TEST_P(HandoffFailures, PrefillDiesBeforeGrant) {
   sim().ConnectReady(0, 0);
   sim().ConnectReady(1, 0);
   sim().AddSource("a", 100, 60, 1);
@@ -104,7 +112,7 @@ TEST_F(HandoffFailures, PrefillDiesBeforeGrant) {
 
 // --- P dies mid-stream: D drains, another P serves a new attempt ---
 
-TEST_F(HandoffFailures, PrefillDiesMidStream) {
+TEST_P(HandoffFailures, PrefillDiesMidStream) {
   sim().ConnectReady(0, 0);
   sim().ConnectReady(1, 0);
   sim().AddSource("a", 100, 60, 1);
@@ -116,7 +124,7 @@ TEST_F(HandoffFailures, PrefillDiesMidStream) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, RingOfALostPeerIsQuarantinedUntilProvenIdle) {
+TEST_P(HandoffFailures, RingOfALostPeerIsQuarantinedUntilProvenIdle) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   StartStreaming(0, 0, a1_);
@@ -134,7 +142,42 @@ TEST_F(HandoffFailures, RingOfALostPeerIsQuarantinedUntilProvenIdle) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, PrefillHangsAndItsLeaseExpires) {
+TEST_P(HandoffFailures, ALivingPeerSaysOnItsNextStreamThatTheLostRingIsIdle) {
+  sim().ConnectReady(0, 0);
+  sim().AddSource("a", 100, 60, 1);
+  StartStreaming(0, 0, a1_);
+  sim().decode(0).transport->unprovable = true;
+  sim().prefill(0).transport->unprovable = true;  // its own end is not through yet: it says nothing
+  sim().Disconnect(0, 0);
+  sim().RunFor(absl::Milliseconds(100));
+  EXPECT_EQ(sim().decode(0).transport->rings(), 1);
+  sim().ConnectReady(0, 0);
+  EXPECT_EQ(sim().decode(0).transport->rings(), 2);
+  sim().prefill(0).transport->unprovable = false;
+  sim().Step();
+  sim().Disconnect(0, 0);
+  sim().Step();
+  sim().ConnectReady(0, 0);
+  EXPECT_EQ(sim().decode(0).transport->rings(), 1);
+  Commit(0, 0, a2_);
+  ExpectNoLeaks();
+}
+
+TEST_P(HandoffFailures, APeerBelowTheFloorIsRefused) {
+  SimOptions options;
+  options.sender.min_bytes_per_second = 1e4;
+  options.sender.handshake_timeout = absl::Minutes(1);
+  Build(options);
+  sim().prefill(0).transport->bytes_per_second = 1000;
+  const PeerId slow = sim().Connect(0, 0);
+  sim().RunFor(absl::Seconds(5));
+  EXPECT_EQ(sim().prefill(0).down.at(slow).code(), absl::StatusCode::kResourceExhausted);
+  sim().prefill(0).transport->bytes_per_second = 0;
+  sim().Disconnect(0, 0);
+  sim().ConnectReady(0, 0);
+}
+
+TEST_P(HandoffFailures, PrefillHangsAndItsLeaseExpires) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   StartStreaming(0, 0, a1_);
@@ -148,7 +191,7 @@ TEST_F(HandoffFailures, PrefillHangsAndItsLeaseExpires) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, LeaseOutlivesALongComputation) {
+TEST_P(HandoffFailures, LeaseOutlivesALongComputation) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   ASSERT_TRUE(sim().Start(0, 0, a1_, absl::Minutes(10)).ok());
@@ -161,7 +204,7 @@ TEST_F(HandoffFailures, LeaseOutlivesALongComputation) {
 
 // --- D dies mid-stream: P keeps the kept layers, a new attempt goes to another D ---
 
-TEST_F(HandoffFailures, DecodeDiesMidStream) {
+TEST_P(HandoffFailures, DecodeDiesMidStream) {
   sim().ConnectReady(0, 0);
   sim().ConnectReady(0, 1);
   sim().AddSource("a", 100, 60, 1);
@@ -174,7 +217,7 @@ TEST_F(HandoffFailures, DecodeDiesMidStream) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, DecodeRestartsAndFencesTheOldAttempt) {
+TEST_P(HandoffFailures, DecodeRestartsAndFencesTheOldAttempt) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   StartStreaming(0, 0, a1_);
@@ -200,7 +243,7 @@ TEST_F(HandoffFailures, DecodeRestartsAndFencesTheOldAttempt) {
   Commit(0, 0, a2_);
 }
 
-TEST_F(HandoffFailures, OfferForAnEarlierIncarnationIsNotSent) {
+TEST_P(HandoffFailures, OfferForAnEarlierIncarnationIsNotSent) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   OfferSpec spec;
@@ -220,7 +263,7 @@ TEST_F(HandoffFailures, OfferForAnEarlierIncarnationIsNotSent) {
 
 // --- D dies while decoding: the same kept layers serve a new attempt ---
 
-TEST_F(HandoffFailures, DecodeDiesWhileDecoding) {
+TEST_P(HandoffFailures, DecodeDiesWhileDecoding) {
   sim().ConnectReady(0, 0);
   sim().ConnectReady(0, 1);
   sim().AddSource("a", 100, 60, 1);
@@ -233,7 +276,7 @@ TEST_F(HandoffFailures, DecodeDiesWhileDecoding) {
 
 // --- The router dies: nobody cancels, deadlines and leases end both sides ---
 
-TEST_F(HandoffFailures, RouterDies) {
+TEST_P(HandoffFailures, RouterDies) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   ASSERT_TRUE(sim().Start(0, 0, a1_, absl::Seconds(40)).ok());
@@ -248,7 +291,7 @@ TEST_F(HandoffFailures, RouterDies) {
 
 // --- Lost Commit: Seal again, Commit replayed ---
 
-TEST_F(HandoffFailures, LostCommitIsReplayed) {
+TEST_P(HandoffFailures, LostCommitIsReplayed) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Lose<sluice::Commit>(2);
@@ -257,7 +300,7 @@ TEST_F(HandoffFailures, LostCommitIsReplayed) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, CommitLostWithItsStreamIsReplayedOnTheNext) {
+TEST_P(HandoffFailures, CommitLostWithItsStreamIsReplayedOnTheNext) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Lose<sluice::Commit>();
@@ -273,7 +316,7 @@ TEST_F(HandoffFailures, CommitLostWithItsStreamIsReplayedOnTheNext) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, CommitThatNeverComesBackEndsAsRetained) {
+TEST_P(HandoffFailures, CommitThatNeverComesBackEndsAsRetained) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Lose<sluice::Commit>(1000);
@@ -289,7 +332,7 @@ TEST_F(HandoffFailures, CommitThatNeverComesBackEndsAsRetained) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, LostSealIsSentAgain) {
+TEST_P(HandoffFailures, LostSealIsSentAgain) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Lose<Seal>();
@@ -298,7 +341,7 @@ TEST_F(HandoffFailures, LostSealIsSentAgain) {
 
 // --- Duplicates: the stored result, no side effect ---
 
-TEST_F(HandoffFailures, DuplicatesHaveNoSideEffect) {
+TEST_P(HandoffFailures, DuplicatesHaveNoSideEffect) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Commit(0, 0, a1_);
@@ -311,7 +354,7 @@ TEST_F(HandoffFailures, DuplicatesHaveNoSideEffect) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, OfferOfACommittedAttemptGetsItsCommit) {
+TEST_P(HandoffFailures, OfferOfACommittedAttemptGetsItsCommit) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   std::vector<HandoffMessage> offers;
@@ -329,7 +372,7 @@ TEST_F(HandoffFailures, OfferOfACommittedAttemptGetsItsCommit) {
 
 // --- The client cancels: queue, prefill, stream, decode ---
 
-TEST_F(HandoffFailures, CancelBeforeThePeerIsReady) {
+TEST_P(HandoffFailures, CancelBeforeThePeerIsReady) {
   sim().Connect(0, 0);
   sim().AddSource("a", 100, 60, 1);
   ASSERT_TRUE(sim().Start(0, 0, a1_).ok());
@@ -341,7 +384,7 @@ TEST_F(HandoffFailures, CancelBeforeThePeerIsReady) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, CancelMidStream) {
+TEST_P(HandoffFailures, CancelMidStream) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   StartStreaming(0, 0, a1_);
@@ -356,7 +399,7 @@ TEST_F(HandoffFailures, CancelMidStream) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, CancelOnDecodeMidStream) {
+TEST_P(HandoffFailures, CancelOnDecodeMidStream) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   StartStreaming(0, 0, a1_);
@@ -370,7 +413,7 @@ TEST_F(HandoffFailures, CancelOnDecodeMidStream) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, CancelBeforeTheOfferLeavesATombstone) {
+TEST_P(HandoffFailures, CancelBeforeTheOfferLeavesATombstone) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   sim().decode(0).receiver->Abort(a1_, "cancelled", sim().now());
@@ -382,7 +425,7 @@ TEST_F(HandoffFailures, CancelBeforeTheOfferLeavesATombstone) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, TombstonesAreForgotten) {
+TEST_P(HandoffFailures, TombstonesAreForgotten) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   sim().decode(0).receiver->Abort(a1_, "cancelled", sim().now());
@@ -391,7 +434,7 @@ TEST_F(HandoffFailures, TombstonesAreForgotten) {
   Commit(0, 0, a1_);
 }
 
-TEST_F(HandoffFailures, AbortAfterCommitChangesNothing) {
+TEST_P(HandoffFailures, AbortAfterCommitChangesNothing) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Lose<sluice::Commit>(1000);
@@ -407,7 +450,7 @@ TEST_F(HandoffFailures, AbortAfterCommitChangesNothing) {
 
 // --- A slow, healthy network: deadlines scale ---
 
-TEST_F(HandoffFailures, SlowNetworkIsNotDead) {
+TEST_P(HandoffFailures, SlowNetworkIsNotDead) {
   SimOptions options;
   options.slot_bytes = 4096;
   options.sender.handshake_timeout = absl::Minutes(2);
@@ -429,7 +472,7 @@ TEST_F(HandoffFailures, SlowNetworkIsNotDead) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, ASlabThatWaitsForACreditIsNotLate) {
+TEST_P(HandoffFailures, ASlabThatWaitsForACreditIsNotLate) {
   SimOptions options;
   options.ring_slots = 1;
   Build(options);
@@ -454,7 +497,7 @@ TEST_F(HandoffFailures, ASlabThatWaitsForACreditIsNotLate) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, CreditsAreSharedFairly) {
+TEST_P(HandoffFailures, CreditsAreSharedFairly) {
   SimOptions options;
   options.ring_slots = 2;
   Build(options);
@@ -478,7 +521,7 @@ TEST_F(HandoffFailures, CreditsAreSharedFairly) {
 
 // --- Partition: both leases expire; after it heals, the fence holds ---
 
-TEST_F(HandoffFailures, PartitionExpiresBothLeases) {
+TEST_P(HandoffFailures, PartitionExpiresBothLeases) {
   sim().ConnectReady(0, 0);
   sim().ConnectReady(0, 1);
   sim().AddSource("a", 100, 60, 1);
@@ -507,13 +550,13 @@ TEST_F(HandoffFailures, PartitionExpiresBothLeases) {
 
 // --- Version or model mismatch: the field is named ---
 
-TEST_F(HandoffFailures, MismatchNamesTheField) {
+TEST_P(HandoffFailures, MismatchNamesTheField) {
   PeerId peer = sim().Connect(0, 0);
   sim().AddSource("a", 100, 60, 1);
   // Speak for a prefill of another model.
   Hello hello;
   hello.incarnation = "x";
-  hello.transport = "loopback";
+  hello.transport = two_sided() ? "paired" : "loopback";
   hello.compatibility = {"w", "t", "r", "bf16", 64, 3, 2, 16};
   std::vector<HandoffMessage> answers;
   sim().decode(0).send = [&](PeerId, const HandoffMessage& m) { answers.push_back(m); };
@@ -538,7 +581,7 @@ TEST_F(HandoffFailures, MismatchNamesTheField) {
   EXPECT_EQ(sim().Start(0, 0, a1_).code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(HandoffFailures, HandshakeHasADeadline) {
+TEST_P(HandoffFailures, HandshakeHasADeadline) {
   Lose<HelloAck>(1000);
   PeerId peer = sim().Connect(0, 0);
   sim().AddSource("a", 100, 60, 1);
@@ -550,7 +593,7 @@ TEST_F(HandoffFailures, HandshakeHasADeadline) {
 
 // --- Decode refuses ---
 
-TEST_F(HandoffFailures, MethodThatDecodeDoesNotServe) {
+TEST_P(HandoffFailures, MethodThatDecodeDoesNotServe) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   sim().decode(0).reserve_status = absl::UnimplementedError("selection: quest");
@@ -561,7 +604,7 @@ TEST_F(HandoffFailures, MethodThatDecodeDoesNotServe) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, BusyDecodeSaysWhenToComeBack) {
+TEST_P(HandoffFailures, BusyDecodeSaysWhenToComeBack) {
   sim().ConnectReady(0, 0);
   sim().ConnectReady(0, 1);
   sim().AddSource("a", 100, 60, 1);
@@ -580,7 +623,7 @@ TEST_F(HandoffFailures, BusyDecodeSaysWhenToComeBack) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, OfferTimesOutAndALateGrantIsReturned) {
+TEST_P(HandoffFailures, OfferTimesOutAndALateGrantIsReturned) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   sim().fate = [](const HandoffMessage& m, bool) {
@@ -595,7 +638,7 @@ TEST_F(HandoffFailures, OfferTimesOutAndALateGrantIsReturned) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, AHigherAttemptEndsTheLower) {
+TEST_P(HandoffFailures, AHigherAttemptEndsTheLower) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   StartStreaming(0, 0, a1_);
@@ -605,7 +648,7 @@ TEST_F(HandoffFailures, AHigherAttemptEndsTheLower) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, AStaleAttemptFromAnotherPrefillIsRefused) {
+TEST_P(HandoffFailures, AStaleAttemptFromAnotherPrefillIsRefused) {
   sim().ConnectReady(0, 0);
   sim().ConnectReady(1, 0);
   sim().AddSource("a", 100, 60, 1);
@@ -621,7 +664,7 @@ TEST_F(HandoffFailures, AStaleAttemptFromAnotherPrefillIsRefused) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, ScatterErrorEndsTheAttempt) {
+TEST_P(HandoffFailures, ScatterErrorEndsTheAttempt) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   sim().decode(0).scatter_status = absl::InternalError("device lost");
@@ -634,7 +677,7 @@ TEST_F(HandoffFailures, ScatterErrorEndsTheAttempt) {
 
 // --- Integrity and rails ---
 
-TEST_F(HandoffFailures, DamagedSlabIsSentAgain) {
+TEST_P(HandoffFailures, DamagedSlabIsSentAgain) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   ASSERT_TRUE(sim().Start(0, 0, a1_).ok());
@@ -648,7 +691,7 @@ TEST_F(HandoffFailures, DamagedSlabIsSentAgain) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, SlabThatIsAlwaysDamagedEndsTheAttempt) {
+TEST_P(HandoffFailures, SlabThatIsAlwaysDamagedEndsTheAttempt) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   ASSERT_TRUE(sim().Start(0, 0, a1_).ok());
@@ -662,7 +705,8 @@ TEST_F(HandoffFailures, SlabThatIsAlwaysDamagedEndsTheAttempt) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, FailedPushIsRepeated) {
+TEST_P(HandoffFailures, FailedPushIsRepeated) {
+  if (two_sided()) GTEST_SKIP() << "there it ends the connection";
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   ASSERT_TRUE(sim().Start(0, 0, a1_).ok());
@@ -675,7 +719,7 @@ TEST_F(HandoffFailures, FailedPushIsRepeated) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, BrokenRailGivesThePeerUp) {
+TEST_P(HandoffFailures, BrokenRailGivesThePeerUp) {
   PeerId peer = sim().Connect(0, 0);
   sim().RunFor(absl::Milliseconds(20));
   sim().AddSource("a", 100, 60, 1);
@@ -693,7 +737,8 @@ TEST_F(HandoffFailures, BrokenRailGivesThePeerUp) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, StuckPushIsQuarantinedNotReused) {
+TEST_P(HandoffFailures, StuckPushIsQuarantinedNotReused) {
+  if (two_sided()) GTEST_SKIP() << "there it ends the connection";
   sim().ConnectReady(0, 0);
   sim().ConnectReady(0, 1);
   sim().AddSource("a", 100, 60, 1);
@@ -717,7 +762,7 @@ TEST_F(HandoffFailures, StuckPushIsQuarantinedNotReused) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, StuckPushIsFreedByTheEndOfItsConnection) {
+TEST_P(HandoffFailures, StuckPushIsFreedByTheEndOfItsConnection) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   StartStreaming(0, 0, a1_);
@@ -735,7 +780,7 @@ TEST_F(HandoffFailures, StuckPushIsFreedByTheEndOfItsConnection) {
   ExpectNoLeaks();
 }
 
-TEST_F(HandoffFailures, LostSlabAckReturnsItsCreditLater) {
+TEST_P(HandoffFailures, LostSlabAckReturnsItsCreditLater) {
   sim().ConnectReady(0, 0);
   sim().AddSource("a", 100, 60, 1);
   Lose<SlabAck>(2);

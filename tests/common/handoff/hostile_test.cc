@@ -64,6 +64,16 @@ void Mutate(std::mt19937_64& random, HandoffMessage* message) {
             m.ring_slots = Mutate(random, m.ring_slots);
           else
             m.slot_bytes = random() % 2 == 0 ? 0 : random();
+        } else if constexpr (std::is_same_v<M, SlabArmed>) {
+          if (random() % 2 == 0)
+            m.slot.slot = Mutate(random, m.slot.slot);
+          else
+            m.order += Mutate(random, 1);
+        } else if constexpr (std::is_same_v<M, Hello>) {
+          if (random() % 2 == 0)
+            m.probe_pushes = Mutate(random, m.probe_pushes);
+          else
+            m.slot_bytes = random() % 2 == 0 ? 0 : random();
         } else if constexpr (std::is_same_v<M, SlabAck> || std::is_same_v<M, SlabFail>) {
           m.slot.slot = Mutate(random, m.slot.slot);
         } else if constexpr (std::is_same_v<M, Grant>) {
@@ -74,10 +84,11 @@ void Mutate(std::mt19937_64& random, HandoffMessage* message) {
 }
 
 TEST(HandoffHostile, MutatedMessagesEndInTypedResultsOnly) {
-  for (uint64_t seed = 0; seed < 1500; ++seed) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     SimOptions options;
+    options.transport = seed % 2 == 0 ? "" : "paired";
     options.receiver.lease = absl::Seconds(2);
     HandoffSim sim(options, 1, 1);
     sim.AddSource("a", 60, 30, seed);

@@ -20,7 +20,7 @@ struct Tally {
 
 class Cluster {
  public:
-  explicit Cluster(uint64_t seed) : random_(seed), sim_(Options(), 2, 2) {
+  Cluster(uint64_t seed, const std::string& transport) : random_(seed), sim_(Options(transport), 2, 2) {
     if (Chance(2)) loss_ = Uniform(0.1);
     if (Chance(2)) doubling_ = Uniform(0.2);
     if (Chance(2)) delay_ms_ = Uniform(200);
@@ -59,7 +59,7 @@ class Cluster {
       }
     }
     Heal();
-    EXPECT_TRUE(sim_.RunUntil([&] { return sim_.Leaks().empty(); }, absl::Seconds(20), kStep))
+    EXPECT_TRUE(sim_.RunUntil([&] { return CloseGivenUp(), sim_.Leaks().empty(); }, absl::Seconds(20), kStep))
         << sim_.Leaks();
     for (int d = 0; d < 2; ++d)
       for (const auto& [key, heads] : sim_.decode(d).ready) EXPECT_EQ(sim_.Compare(d, key), "");
@@ -82,8 +82,9 @@ class Cluster {
     bool finished = false, done = false;
   };
 
-  static SimOptions Options() {
+  static SimOptions Options(const std::string& transport) {
     SimOptions options;
+    options.transport = transport;
     options.shape = {2, 4, 2, 8, DType::kBF16};
     options.ring_slots = 3;
     options.sender.offer_timeout = absl::Milliseconds(600);
@@ -108,11 +109,16 @@ class Cluster {
     };
   }
 
-  // The owner's part: dial again with a new stream when a peer was given up.
+  // The owner's part: end the stream when a peer was given up, and dial again with a new one.
+  void CloseGivenUp() {
+    for (int p = 0; p < 2; ++p)
+      for (int d = 0; d < 2; ++d)
+        if (sim_.connected(p, d) && sim_.prefill(p).down.contains(sim_.peer(p, d))) sim_.Disconnect(p, d);
+  }
   void Dial() {
+    CloseGivenUp();
     for (int p = 0; p < 2; ++p) {
       for (int d = 0; d < 2; ++d) {
-        if (sim_.connected(p, d) && sim_.prefill(p).down.contains(sim_.peer(p, d))) sim_.Disconnect(p, d);
         if (!sim_.connected(p, d) && !sim_.partitioned.contains({p, d})) sim_.Connect(p, d);
       }
     }
@@ -219,11 +225,13 @@ class Cluster {
   double loss_ = 0, doubling_ = 0, delay_ms_ = 0;
 };
 
-TEST(HandoffSimulation, InvariantsHoldForEverySeed) {
+class HandoffSimulation : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HandoffSimulation, InvariantsHoldForEverySeed) {
   Tally tally;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    Cluster cluster(seed);
+    Cluster cluster(seed, GetParam());
     cluster.Go(&tally);
     if (HasFailure()) break;
   }
@@ -233,6 +241,9 @@ TEST(HandoffSimulation, InvariantsHoldForEverySeed) {
   RecordProperty("committed", tally.committed);
   RecordProperty("failed", tally.failed);
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, HandoffSimulation, ::testing::Values("", "paired"),
+                         [](const auto& info) { return info.param.empty() ? "OneSided" : "TwoSided"; });
 
 }  // namespace
 }  // namespace sluice

@@ -2,6 +2,7 @@
 //   open ADDRESS RING_BYTES  -> our address and the key of our ring
 //   fill SEED                fills the ring            -> ok
 //   sum OFFSET BYTES         order-sensitive checksum  -> the sum
+//   expect OFFSET BYTES TIMES   two-sided: posts receives -> ok
 //   push KEY BYTES TIMES     into the caller's ring, TIMES times without waiting -> ok when all are done
 //   rate KEY BYTES           probes the way back       -> bytes per second
 // Ends with stdin.
@@ -13,11 +14,13 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/transport/probe.h"
 #include "common/transport/transports.h"
+#include "kernels/make_backend.h"
 #include "tests/common/transport/ring_bytes.h"
 
 namespace sluice {
@@ -25,8 +28,9 @@ namespace {
 
 class Peer {
  public:
-  explicit Peer(const std::string& transport) {
-    auto made = MakeTransport(transport, {});
+  Peer(const std::string& transport, const std::string& device)
+      : backend_(Must(MakeBackend(device, {.threads = 1}))), bytes_(backend_.get()) {
+    auto made = MakeTransport(transport, {.backend = backend_.get()});
     if (!made.ok()) Die(made.status());
     transport_ = *std::move(made);
   }
@@ -38,23 +42,30 @@ class Peer {
     if (command == "open") {
       size_t bytes = 0;
       words >> bytes;
-      ring_ = Must(transport_->AllocateRing(bytes));
-      std::string address = Must(transport_->LocalAddress(PeerId(1)));
       if (absl::Status s = transport_->Connect(PeerId(1), FromHex(hex)); !s.ok()) Die(s);
+      ring_ = Must(transport_->AllocateRing(bytes, PeerId(1)));
+      std::string address = Must(transport_->LocalAddress(PeerId(1)));
       return ToHex(address) + " " + ToHex(transport_->ExportKey(ring_.region));
     }
     if (command == "fill") {
-      FillRing(ring_, std::stoull(hex));
+      bytes_.Fill(ring_, std::stoull(hex));
       return "ok";
     }
     if (command == "sum") {
       size_t bytes = 0;
       words >> bytes;
-      return std::to_string(RingSum(ring_.data + std::stoull(hex), bytes));
+      for (TransferId receive : std::exchange(expected_, {}))
+        while (transport_->Poll(receive) == TransferState::kPending) transport_->Progress();
+      return std::to_string(bytes_.Sum(ring_, std::stoull(hex), bytes));
     }
     size_t bytes = 0;
     int times = 0;
     words >> bytes >> times;
+    if (command == "expect") {
+      for (int i = 0; i < times; ++i)
+        expected_.push_back(Must(transport_->Expect(PeerId(1), ring_.region, {std::stoll(hex), bytes})));
+      return "ok";
+    }
     RemoteRegionId remote = Must(transport_->ImportKey(PeerId(1), FromHex(hex)));
     if (command == "rate") {
       RingProbe probe(transport_.get(), PeerId(1), ring_.region, remote, bytes, 8);
@@ -86,6 +97,9 @@ class Peer {
     if (!value.ok()) Die(value.status());
     return *std::move(value);
   }
+  std::unique_ptr<Backend> backend_;
+  RingBytes bytes_;
+  std::vector<TransferId> expected_;
   std::unique_ptr<KvTransport> transport_;
   Ring ring_;
 };
@@ -111,8 +125,8 @@ void Loop(Peer& peer) {
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  sluice::Peer peer(argv[1]);
+  if (argc != 3) return 2;
+  sluice::Peer peer(argv[1], argv[2]);
   sluice::Loop(peer);
   return 0;
 }
