@@ -4,47 +4,18 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <fstream>
-#include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/status_codec.h"
 #include "kernels/make_backend.h"
+#include "tests/support/long_document.h"
 #include "tests/support/process_cluster.h"
 
 namespace sluice {
 namespace {
 
 using testing::HasSubstr;
-
-// Prose with facts in it, about `characters` long.
-std::string Document(int characters, const std::vector<std::pair<std::string, std::string>>& facts,
-                     uint32_t seed) {
-  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/models/needle-14m/haystack.txt");
-  std::vector<std::string> sentences;
-  for (std::string line; std::getline(file, line);) {
-    if (line.size() > 1) sentences.push_back(line);
-  }
-  sentences.erase(sentences.begin(), sentences.begin() + std::mt19937(seed)() % (sentences.size() / 2));
-  size_t n = 0;
-  for (size_t size = 0; size < static_cast<size_t>(characters); ++n) size += sentences[n].size() + 1;
-  sentences.resize(n);
-  for (size_t i = 0; i < facts.size(); ++i) {
-    const size_t at = sentences.size() * (2 * i + 1) / (2 * facts.size());
-    sentences.insert(
-        sentences.begin() + static_cast<int64_t>(at),
-        absl::StrCat("One of the special magic numbers for ", facts[i].first, " is: ", facts[i].second, "."));
-  }
-  std::string text;
-  for (const std::string& sentence : sentences) absl::StrAppend(&text, text.empty() ? "" : " ", sentence);
-  return text;
-}
-
-std::string Question(const std::string& key) {
-  return absl::StrCat("What is the special magic number for ", key,
-                      " mentioned in the provided text? Answer with only the number.");
-}
 
 struct Heard {
   grpc::Status status;
@@ -121,7 +92,7 @@ TEST_F(Cluster, AConversationOverALongDocument) {
   const std::string session = NewSession();
   for (size_t i = 0; i < facts.size(); ++i) {
     std::string content = Question(facts[i].first);
-    if (i == 0) content = absl::StrCat(Document(16000, facts, 1), "\n", content);
+    if (i == 0) content = absl::StrCat(LongDocument(16000, facts, 1), "\n", content);
     v1::ChatRequest request = Turn(session, content);
     request.mutable_compression()->set_preset("sluice-mt");
     request.mutable_compression()->set_budget_tokens(512);
@@ -147,7 +118,7 @@ TEST_F(Cluster, AConversationOverALongDocument) {
 TEST_F(Cluster, UnaryEqualsTheStreamByteForByte) {
   for (const char* preset : {"full", "sluice"}) {
     v1::ChatRequest request =
-        Single(absl::StrCat(Document(9000, {{"x", "1234567"}}, 2), "\nTell me more."), 40);
+        Single(absl::StrCat(LongDocument(9000, {{"x", "1234567"}}, 2), "\nTell me more."), 40);
     request.mutable_compression()->set_preset(preset);
     if (std::string(preset) != "full") request.mutable_compression()->set_budget_tokens(256);
     request.mutable_sampling()->set_temperature(0.8F);
@@ -194,7 +165,7 @@ TEST_F(Cluster, AForkGoesItsOwnWay) {
 }
 
 TEST_F(Cluster, ACancelledStreamFreesBothSides) {
-  v1::ChatRequest request = Single(Document(9000, {}, 3), 2000);
+  v1::ChatRequest request = Single(LongDocument(9000, {}, 3), 2000);
   request.mutable_compression()->set_preset("full");
   request.mutable_stopping()->set_ignore_eos(true);
   grpc::ClientContext context;
@@ -275,7 +246,7 @@ TEST_F(Cluster, ControlTokensInContentStayText) {
 }
 
 TEST_F(Cluster, StopStringsEndTheTextBeforeThem) {
-  v1::ChatRequest request = Single(Document(3000, {}, 5), 60);
+  v1::ChatRequest request = Single(LongDocument(3000, {}, 5), 60);
   request.mutable_stopping()->set_ignore_eos(true);
   const Heard whole = Stream(request);
   ASSERT_TRUE(whole.status.ok());
@@ -320,7 +291,7 @@ class TwoPairs : public Cluster {
 TEST_F(TwoPairs, DecodeKilledWhileDecodingIsReplacedBehindTheFence) {
   // Long enough to be caught decoding.
   const bool fast = CountGpus() > 0;
-  v1::ChatRequest request = Single(Document(6000, {}, 6), fast ? 2000 : 120);
+  v1::ChatRequest request = Single(LongDocument(6000, {}, 6), fast ? 2000 : 120);
   request.mutable_compression()->set_preset("full");
   request.mutable_stopping()->set_ignore_eos(true);
   const Heard undisturbed = Stream(request);
@@ -348,7 +319,7 @@ TEST_F(TwoPairs, DecodeKilledWhileDecodingIsReplacedBehindTheFence) {
 TEST_F(TwoPairs, PrefillKilledInItsWorkIsReplaced) {
   // Work enough to be caught in it.
   const bool fast = CountGpus() > 0;
-  v1::ChatRequest request = Single(Document(fast ? 100000 : 30000, {}, 7), 24);
+  v1::ChatRequest request = Single(LongDocument(fast ? 100000 : 30000, {}, 7), 24);
   request.mutable_compression()->set_preset("full");
   request.mutable_stopping()->set_ignore_eos(true);
   std::vector<Heard> all(fast ? 12 : 1);
@@ -380,7 +351,7 @@ TEST_F(TwoPairs, PrefillKilledInItsWorkIsReplaced) {
 }
 
 TEST_F(Cluster, WithoutAnotherPairALostWorkerIsATypedError) {
-  v1::ChatRequest request = Single(Document(3000, {}, 8), 400);
+  v1::ChatRequest request = Single(LongDocument(3000, {}, 8), 400);
   request.mutable_compression()->set_preset("full");
   request.mutable_stopping()->set_ignore_eos(true);
   bool killed = false;
