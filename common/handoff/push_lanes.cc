@@ -116,9 +116,11 @@ void PushLanes::Announced(Flight* flight, absl::Time now) {
   flight->since = now;
 }
 
-absl::Status PushLanes::Armed(PeerId peer, const SlabArmed& armed, absl::Time now) {
+absl::StatusOr<std::vector<HandoffIds>> PushLanes::Armed(PeerId peer, const SlabArmed& armed,
+                                                         absl::Time now) {
+  std::vector<HandoffIds> pushed;
   auto found = lanes_.find(peer);
-  if (found == lanes_.end() || found->second.closing) return absl::OkStatus();
+  if (found == lanes_.end() || found->second.closing) return pushed;
   Lane& lane = found->second;
   auto staged = [&](const SlotUse& slot) {
     return std::find_if(flights_.begin(), flights_.end(), [&](const Flight& f) {
@@ -126,7 +128,7 @@ absl::Status PushLanes::Armed(PeerId peer, const SlabArmed& armed, absl::Time no
     });
   };
   // Doubled or late words name no flight that waits, or an order that is over.
-  if (armed.order < lane.next_order || staged(armed.slot) == flights_.end()) return absl::OkStatus();
+  if (armed.order < lane.next_order || staged(armed.slot) == flights_.end()) return pushed;
   lane.armed[armed.order] = armed.slot;
   for (auto next = lane.armed.find(lane.next_order); next != lane.armed.end();
        next = lane.armed.find(++lane.next_order)) {
@@ -142,8 +144,10 @@ absl::Status PushLanes::Armed(PeerId peer, const SlabArmed& armed, absl::Time no
     }
     flight->transfer = *transfer;
     flight->pushing = true;
+    flight->since = now;
+    pushed.push_back(flight->slab.ids);
   }
-  return absl::OkStatus();
+  return pushed;
 }
 
 void PushLanes::Cancel(Flight* flight) {

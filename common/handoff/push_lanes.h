@@ -48,7 +48,7 @@ class PushLanes {
     bool pushing = false;
     bool announced = false;  // SlabReady was sent
     bool answered = false;   // and its answer came, while our end of the push still goes on
-    absl::Time since;        // Push, or the last SlabReady
+    absl::Time since;        // the last of Push and SlabReady
   };
   // Takes a slot on both sides; CanStage holds. Fill data(), then Push, Announced or Cancel.
   Flight* Stage(PeerId peer, SlabReady slab, size_t bytes);
@@ -59,9 +59,9 @@ class PushLanes {
   // Gives the slots back: before Push, or instead of the announcement.
   void Cancel(Flight* flight);
 
-  // Two-sided: the peer posted a receive. Pushes what is next in the peer's order. An error: the connection
-  // is of no use any more.
-  absl::Status Armed(PeerId peer, const SlabArmed& armed, absl::Time now);
+  // Two-sided: the peer posted a receive. Pushes what is next in the peer's order, and answers whose slabs
+  // these are. An error: the connection is of no use any more.
+  absl::StatusOr<std::vector<HandoffIds>> Armed(PeerId peer, const SlabArmed& armed, absl::Time now);
 
   struct Ended {
     Flight* flight;  // null when the push failed: one-sided, its slots are free again

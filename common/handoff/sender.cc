@@ -179,8 +179,13 @@ void HandoffSender::On(PeerId peer, const SlabFail& fail, absl::Time now) {
 
 void HandoffSender::On(PeerId peer, const SlabArmed& armed, absl::Time now) {
   if (!transport_->two_sided()) return;
-  if (absl::Status pushed = lanes_->Armed(peer, armed, now); !pushed.ok())
-    broken_.push_back({peer, std::string(pushed.message())});
+  absl::StatusOr<std::vector<HandoffIds>> pushed = lanes_->Armed(peer, armed, now);
+  if (!pushed.ok()) {
+    broken_.push_back({peer, std::string(pushed.status().message())});
+    return;
+  }
+  for (const HandoffIds& ids : *pushed)
+    if (Attempt* attempt = Find(ids)) attempt->progress = now;
 }
 
 void HandoffSender::On(PeerId, const Commit& commit, absl::Time now) {

@@ -70,8 +70,10 @@ class SenderHost {
   // on return.
   virtual absl::StatusOr<uint64_t> FillSlab(const HandoffKey& key, const KeptLayer& source,
                                             const SlabHeader& header, char* slot) = 0;
-  // The handshake and the probe succeeded.
-  virtual void OnPeerReady(PeerId peer, double bytes_per_second) = 0;
+  // What the probe of the peer's ring measured.
+  virtual void OnProbe(PeerId peer, double bytes_per_second) = 0;
+  // The handshake succeeded, and the probe reached the floor.
+  virtual void OnPeerReady(PeerId peer) = 0;
   // The peer cannot be used: FailedPrecondition names the incompatible field, ResourceExhausted a probe below
   // the floor; Unavailable and DeadlineExceeded mean dial again, with a new PeerId. Not called after
   // OnPeerLost.
@@ -137,7 +139,8 @@ class HandoffSender {
     std::optional<SealInfo> seal;
     uint64_t digest = 0;  // of the Seal that was sent
     absl::Time since;     // the state's own clock: Offer, the last Seal, the start of draining
-    absl::Time progress;  // the last answer for a slab, or the Push after an idle time
+    absl::Time
+        progress;  // the last answer for a slab (two-sided: or its push), or the Push after an idle time
     absl::Duration lease = absl::ZeroDuration();
     absl::Time lease_until, renew_at;
     std::optional<absl::Time> orphaned;  // sealed, all slabs acknowledged, and its stream is gone since then
@@ -172,7 +175,7 @@ class HandoffSender {
 
   Attempt* Find(const HandoffIds& ids);  // null unless it lives and the incarnations agree
   void ProbePeers(absl::Time now);
-  void PeerReady(PeerId peer, Peer* state, double rate, absl::Time now);
+  void PeerReady(PeerId peer, Peer* state, absl::Time now);
   void PeerDown(PeerId peer, const absl::Status& why, absl::Time now);
   void DropPeer(PeerId peer, const std::string& why, absl::Time now);
   void SendOffer(Attempt* attempt, absl::Time now);

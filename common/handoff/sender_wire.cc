@@ -59,21 +59,25 @@ void HandoffSender::ProbePeers(absl::Time now) {
     }
     if (state.state != PeerState::kProbing) continue;
     absl::StatusOr<std::optional<double>> rate = lanes_->Probe(peer, now);
-    if (!rate.ok())
+    if (!rate.ok()) {
       down.push_back({peer, rate.status()});
-    else if (rate->has_value() && **rate < options_.min_bytes_per_second)
+      continue;
+    }
+    if (!rate->has_value()) continue;
+    host_->OnProbe(peer, **rate);
+    if (**rate < options_.min_bytes_per_second)
       down.push_back({peer, absl::ResourceExhaustedError(absl::StrCat("transport: ", **rate / 1e6,
                                                                       " MB/s, the floor is ",
                                                                       options_.min_bytes_per_second / 1e6))});
-    else if (rate->has_value())
-      PeerReady(peer, &state, **rate, now);
+    else
+      PeerReady(peer, &state, now);
   }
   for (const auto& [peer, why] : down) PeerDown(peer, why, now);
 }
 
-void HandoffSender::PeerReady(PeerId peer, Peer* state, double rate, absl::Time now) {
+void HandoffSender::PeerReady(PeerId peer, Peer* state, absl::Time now) {
   state->state = PeerState::kReady;
-  host_->OnPeerReady(peer, rate);
+  host_->OnPeerReady(peer);
   for (auto& [key, attempt] : attempts_) {
     if (attempt.state == State::kIdle && attempt.spec.peer == peer) SendOffer(&attempt, now);
     // The same process behind a new stream: it still knows whether it committed.

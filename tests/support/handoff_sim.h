@@ -32,8 +32,8 @@ struct SimOptions {
   int ring_slots = 4;
   HandoffSenderOptions sender;      // clocks; identity and sizes are filled in
   HandoffReceiverOptions receiver;  // same
-  std::string
-      transport;  // of MakeTransport; empty: loopback, "paired": two-sided, both apart from other simulations
+  // Of MakeTransport. Empty: loopback, "paired": two-sided; both apart from other simulations.
+  std::string transport;
 };
 
 class SimPrefill final : public SenderHost {
@@ -41,7 +41,8 @@ class SimPrefill final : public SenderHost {
   void Send(PeerId peer, const HandoffMessage& message) override { send(peer, message); }
   absl::StatusOr<uint64_t> FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
                                     char* slot) override;
-  void OnPeerReady(PeerId peer, double bytes_per_second) override { rates[peer] = bytes_per_second; }
+  void OnProbe(PeerId peer, double bytes_per_second) override { rates[peer] = bytes_per_second; }
+  void OnPeerReady(PeerId) override {}
   void OnPeerDown(PeerId peer, const absl::Status& why) override { down[peer] = why; }
   void OnResult(const HandoffKey& key, const HandoffResult& result) override;
 

@@ -172,6 +172,7 @@ TEST_P(HandoffFailures, APeerBelowTheFloorIsRefused) {
   const PeerId slow = sim().Connect(0, 0);
   sim().RunFor(absl::Seconds(5));
   EXPECT_EQ(sim().prefill(0).down.at(slow).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_LT(sim().prefill(0).rates.at(slow), options.sender.min_bytes_per_second);
   sim().prefill(0).transport->bytes_per_second = 0;
   sim().Disconnect(0, 0);
   sim().ConnectReady(0, 0);

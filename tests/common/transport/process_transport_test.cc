@@ -77,7 +77,16 @@ class ProcessTransport : public ::testing::TestWithParam<Path> {
   }
   void ExpectHere(const Ring& ring, size_t bytes, int times = 1) {
     if (!transport_->two_sided()) return;
-    for (int i = 0; i < times; ++i) ASSERT_TRUE(transport_->Expect(PeerId(1), ring.region, {0, bytes}).ok());
+    for (int i = 0; i < times; ++i) {
+      auto receive = transport_->Expect(PeerId(1), ring.region, {0, bytes});
+      ASSERT_TRUE(receive.ok()) << receive.status();
+      expected_.push_back(*receive);
+    }
+  }
+  // The end of a push says that the sender may go on; that of its receive, that the bytes are here.
+  void WaitExpected() {
+    for (TransferId receive : expected_) EXPECT_EQ(Wait(receive), TransferState::kDone);
+    expected_.clear();
   }
 
   void PushAndCheck(PeerId peer, int64_t from, size_t bytes, int64_t to) {
@@ -109,6 +118,7 @@ class ProcessTransport : public ::testing::TestWithParam<Path> {
   Ring ring_;
   RemoteRegionId remote_;
   std::unique_ptr<PeerProcess> process_;
+  std::vector<TransferId> expected_;  // two-sided: receives here
 };
 
 TEST_P(ProcessTransport, EveryByteArrives) {
@@ -144,6 +154,7 @@ TEST_P(ProcessTransport, TheOtherDirectionArrivesToo) {
   ExpectHere(inbox, kRing);
   process_->Say(absl::StrCat("push ", ToHex(transport_->ExportKey(inbox.region)), " ", kRing, " 1"));
   ASSERT_EQ(process_->Hear(transport_.get()), "ok");
+  WaitExpected();
   process_->Say(absl::StrCat("sum 0 ", kRing));
   EXPECT_EQ(process_->Hear(transport_.get()), std::to_string(bytes_->Sum(inbox, 0, kRing)));
 }

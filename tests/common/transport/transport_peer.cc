@@ -54,6 +54,7 @@ class Peer {
     if (command == "sum") {
       size_t bytes = 0;
       words >> bytes;
+      // A push that has ended there may still be landing here.
       for (TransferId receive : std::exchange(expected_, {}))
         while (transport_->Poll(receive) == TransferState::kPending) transport_->Progress();
       return std::to_string(bytes_.Sum(ring_, std::stoull(hex), bytes));
