@@ -35,7 +35,7 @@ struct HandedOff {
   double kept_mean = 0;
   size_t bytes_full = 0, bytes_kept = 0;
   int64_t wire_bytes = 0;
-  absl::Duration exposed;  // last layer's attention done -> Commit
+  absl::Duration exposed;  // last layer's kept rows ready -> Commit
 };
 
 // Where a job's events go. Implemented by the RPC's stream; any thread. At most one terminal.

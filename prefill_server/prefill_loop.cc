@@ -361,7 +361,7 @@ void PrefillLoop::FinishPass(Pass* pass) {
     if (token.stop != StopReason::kNone) {
       send_loop_->Done(job);
     } else {
-      send_loop_->Sealed(job, now);
+      send_loop_->Sealed(job);
     }
   }
 }

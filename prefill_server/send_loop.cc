@@ -134,23 +134,24 @@ void SendLoop::Offer(std::shared_ptr<PrefillJob> job) {
 }
 
 void SendLoop::LayerDone(std::shared_ptr<PrefillJob> job, LayerId layer) {
-  Post([this, job = std::move(job), layer] {
+  Post([this, job = std::move(job), layer, now = clock_->Now()] {
     auto found = jobs_.find(job->request.handoff_id);
     if (found == jobs_.end()) return;
     Job& entry = found->second;
     entry.layers_done = layer.value() + 1;
+    entry.last_kept = now;
     if (!entry.attempt_live) return;
     absl::Status added = sender_->AddLayer(entry.key, layer, &job->kept->layers[layer.value()]);
     if (!added.ok()) sender_->Abort(entry.key, added.ToString(), clock_->Now());
   });
 }
 
-void SendLoop::Sealed(std::shared_ptr<PrefillJob> job, absl::Time attention_done) {
-  Post([this, job = std::move(job), attention_done] {
+void SendLoop::Sealed(std::shared_ptr<PrefillJob> job) {
+  Post([this, job = std::move(job), now = clock_->Now()] {
     auto found = jobs_.find(job->request.handoff_id);
     if (found == jobs_.end()) return;
     found->second.sealed = true;
-    found->second.attention_done = attention_done;
+    found->second.sealed_at = now;
     if (!found->second.attempt_live) return;
     absl::Status finished = sender_->Finish(found->second.key, job->seal);
     if (!finished.ok()) sender_->Abort(found->second.key, finished.ToString(), clock_->Now());
@@ -250,7 +251,20 @@ void SendLoop::OnStream(StreamEvent event) {
     return;
   }
   spdlog::info("handoff stream gone peer={} status=\"{}\"", event.peer.value(), event.status.ToString());
+  if (auto found = peers_.find(event.peer); found != peers_.end()) slow_.erase(found->second.address);
   lost_.push_back(event.peer);
+}
+
+// A worker that is not ready gets no prompt that would dial.
+void SendLoop::ProbeSlowAgain(absl::Time now) {
+  std::vector<std::string> due;
+  for (auto& [address, at] : slow_) {
+    if (at > now) continue;
+    at = now + kProbeAgain;
+    due.push_back(address);
+  }
+  for (const std::string& address : due) Dial(address);
+  too_slow_ = !slow_.empty();
 }
 
 void SendLoop::Run() {
@@ -277,6 +291,7 @@ void SendLoop::Run() {
       sender_->OnPeerLost(peer, now);
     }
     busy = sender_->Tick(now);
+    ProbeSlowAgain(now);
     for (auto& [key, result] : std::exchange(results_, {})) {
       auto found = jobs_.find(key.id);
       if (found == jobs_.end() || found->second.key.attempt != key.attempt) continue;
@@ -306,10 +321,12 @@ void SendLoop::Run() {
       handed.bytes_full = shape_.token_bytes() * entry.job->request.prompt_ids.size();
       handed.bytes_kept = static_cast<size_t>(total) * 2 * shape_.row_bytes();
       handed.wire_bytes = result.stats.bytes;
-      handed.exposed = now - entry.attention_done;
-      spdlog::info("handoff committed id={} attempt={} kept_mean={:.0f} bytes={} exposed_ms={:.1f}", key.id,
-                   key.attempt, handed.kept_mean, handed.wire_bytes,
-                   absl::ToDoubleMilliseconds(handed.exposed));
+      handed.exposed = now - entry.last_kept;
+      spdlog::info(
+          "handoff committed id={} attempt={} kept_mean={:.0f} bytes={} exposed_ms={:.2f} token_ms={:.2f}",
+          key.id, key.attempt, handed.kept_mean, handed.wire_bytes,
+          absl::ToDoubleMilliseconds(handed.exposed),
+          absl::ToDoubleMilliseconds(entry.sealed_at - entry.last_kept));
       metrics_->kv_transfer_seconds.At(transport_->name())
           .Observe(absl::ToDoubleSeconds(now - entry.offered));
       metrics_->kv_transfer_size_bytes.Observe(static_cast<double>(handed.wire_bytes));
@@ -367,16 +384,21 @@ absl::StatusOr<uint64_t> SendLoop::FillSlab(const HandoffKey&, const KeptLayer& 
   return work_.Fill(source, header, slot);
 }
 
-void SendLoop::OnPeerReady(PeerId peer, double bytes_per_second) {
-  spdlog::info("handoff peer ready peer={} address={} transport={} probe_mb_per_s={:.0f}", peer.value(),
+void SendLoop::OnProbe(PeerId peer, double bytes_per_second) {
+  spdlog::info("handoff probe peer={} address={} transport={} mb_per_s={:.0f}", peer.value(),
                peers_[peer].address, std::string(transport_->name()), bytes_per_second / 1e6);
   metrics_->kv_transport_probe_bytes_per_second.At(transport_->name()).Set(bytes_per_second);
-  too_slow_ = false;
+}
+
+void SendLoop::OnPeerReady(PeerId peer) {
+  spdlog::info("handoff peer ready peer={}", peer.value());
+  slow_.erase(peers_[peer].address);
 }
 
 void SendLoop::OnPeerDown(PeerId peer, const absl::Status& why) {
   spdlog::warn("handoff peer down peer={} why=\"{}\"", peer.value(), why.ToString());
-  too_slow_ = absl::IsResourceExhausted(why);
+  slow_.erase(peers_[peer].address);
+  if (absl::IsResourceExhausted(why)) slow_[peers_[peer].address] = clock_->Now() + kProbeAgain;
   lost_.push_back(peer);
 }
 

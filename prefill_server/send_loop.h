@@ -27,6 +27,8 @@ class SendLoop final : public SenderHost {
   // How long a job whose attempt failed waits for the router's next one.
   static constexpr absl::Duration kParkTime = absl::Seconds(30);
   static constexpr absl::Duration kShortParkTime = absl::Seconds(2);
+  // A connection that was too slow is probed again after this.
+  static constexpr absl::Duration kProbeAgain = absl::Seconds(10);
 
   // ResourceExhausted, InvalidArgument: the send ring cannot be had.
   static absl::StatusOr<std::unique_ptr<SendLoop>> Create(HandoffSenderOptions options,
@@ -38,15 +40,15 @@ class SendLoop final : public SenderHost {
 
   void Offer(std::shared_ptr<PrefillJob> job);  // compute starts
   void LayerDone(std::shared_ptr<PrefillJob> job, LayerId layer);
-  void Sealed(std::shared_ptr<PrefillJob> job, absl::Time attention_done);
+  void Sealed(std::shared_ptr<PrefillJob> job);
   void Failed(std::shared_ptr<PrefillJob> job, absl::Status status);
   void Done(std::shared_ptr<PrefillJob> job);  // the first token ended the turn: nothing to hand off
   void Retry(const std::string& handoff_id, Attempt attempt);  // a later attempt, from the kept set
   void Cancel(const HandoffKey& key);
   void Stop();
 
-  int live() const { return live_; }            // jobs known here
-  bool too_slow() const { return too_slow_; }  // the last probe was below HandoffSenderOptions' floor
+  int live() const { return live_; }           // jobs known here
+  bool too_slow() const { return too_slow_; }  // a decode server's last probe was below the sender's floor
 
  private:
   SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, Backend* backend, const Clock* clock,
@@ -57,7 +59,8 @@ class SendLoop final : public SenderHost {
     bool attempt_live = false;
     int layers_done = 0;
     bool sealed = false;
-    absl::Time attention_done;
+    absl::Time last_kept;  // the last layer's rows were ready
+    absl::Time sealed_at;
     absl::Time offered;
     absl::Time park_until;  // without an attempt under way
   };
@@ -67,6 +70,7 @@ class SendLoop final : public SenderHost {
   void Run();
   void Post(Action action);
   void StartAttempt(Job* job);
+  void ProbeSlowAgain(absl::Time now);
   void OnStream(StreamEvent event);
   void Drop(const std::string& handoff_id);
   PeerId Dial(const std::string& address);
@@ -75,7 +79,8 @@ class SendLoop final : public SenderHost {
   void Send(PeerId peer, const HandoffMessage& message) override;
   absl::StatusOr<uint64_t> FillSlab(const HandoffKey& key, const KeptLayer& source, const SlabHeader& header,
                                     char* slot) override;
-  void OnPeerReady(PeerId peer, double bytes_per_second) override;
+  void OnProbe(PeerId peer, double bytes_per_second) override;
+  void OnPeerReady(PeerId peer) override;
   void OnPeerDown(PeerId peer, const absl::Status& why) override;
   void OnResult(const HandoffKey& key, const HandoffResult& result) override;
 
@@ -91,7 +96,8 @@ class SendLoop final : public SenderHost {
     std::shared_ptr<HandoffStream> stream;
   };
   std::map<PeerId, Peer> peers_;
-  std::map<std::string, PeerId, std::less<>> peer_of_;  // by address
+  std::map<std::string, PeerId, std::less<>> peer_of_;   // by address
+  std::map<std::string, absl::Time, std::less<>> slow_;  // by address: when to probe again
   int next_peer_ = 1;
   std::map<std::string, Job, std::less<>> jobs_;  // by handoff id
   std::vector<std::pair<HandoffKey, HandoffResult>>

@@ -69,8 +69,9 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
       absl::StrCat("one of ", absl::StrJoin(ProcessTransportNames(), ", ")).c_str(), "SLUICE_TRANSPORT",
       "Hand-off")
       ->check(CLI::IsMember(ProcessTransportNames()));
-  add("--ucx-tls", options->ucx_tls, "UCX transports, comma-separated (default: tcp, and between GPUs of one host cuda_ipc)", "SLUICE_UCX_TLS",
-      "Hand-off");
+  add("--ucx-tls", options->ucx_tls,
+      "UCX transports, comma-separated (default: tcp, and between GPUs of one host cuda_ipc)",
+      "SLUICE_UCX_TLS", "Hand-off");
   add("--ring-slots", options->ring_slots, "slots of a ring", "SLUICE_RING_SLOTS", "Hand-off")
       ->check(CLI::Range(1, 1024));
   add("--slot-kib", options->slot_kib, "KiB of a slot; 0: 1024, or 16384 where slots are GPU memory",

@@ -161,7 +161,7 @@ def rows_of(f):
                verdict(*((share and 100 * share, most, "most") for share in shares.values())))
 
     exposed = statistics.median(f.handoff) if f.handoff else None
-    yield ("KV hand-off exposed after the last layer, two GPUs, 32K, budget 512", "≤ 1 ms", show(exposed, "{:.1f} ms"),
+    yield ("KV hand-off exposed after the last layer, two GPUs, 32K, budget 512", "≤ 1 ms", show(exposed, "{:.2f} ms"),
            "", verdict((exposed, 1, "most")))
 
 

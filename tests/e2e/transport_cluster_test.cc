@@ -1,10 +1,11 @@
-// Prefill and decode as processes, joined by each transport and on each device there is: a conversation, and
-// the death of either in the middle of a hand-off.
+// Prefill and decode as processes, joined by each transport and on each device there is: a conversation, the
+// death of either in the middle of a hand-off, and a connection below the floor.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <functional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -26,92 +27,120 @@ void PrintTo(const Joint& joint, std::ostream* os) { *os << joint.name; }
 class TransportCluster : public testing::TestWithParam<Joint> {
  protected:
   void SetUp() override {
+    if (CountGpus() < GetParam().gpus) GTEST_SKIP() << GetParam().gpus << " GPUs are needed";
+  }
+  void TearDown() override {
+    if (HasFailure() && cluster_ != nullptr) std::fprintf(stderr, "%s\n", cluster_->Logs().c_str());
+  }
+  // Prefill and decode servers, as many of each.
+  void Up(int pairs, std::vector<std::string> prefill_flags = {}) {
     const Joint& joint = GetParam();
-    if (CountGpus() < joint.gpus) GTEST_SKIP() << joint.gpus << " GPUs are needed";
     ProcessCluster::Options options;
+    options.prefill = options.decode = pairs;
     options.worker_flags = {"--transport", joint.transport};
-    options.prefill_flags = {"--device", joint.prefill_device};
+    options.prefill_flags = std::move(prefill_flags);
+    options.prefill_flags.insert(options.prefill_flags.end(), {"--device", joint.prefill_device});
     options.decode_flags = {"--device", joint.decode_device};
     cluster_ = std::make_unique<ProcessCluster>(options);
     ASSERT_TRUE(cluster_->WaitReady()) << cluster_->Logs();
   }
-  void TearDown() override {
-    if (HasFailure()) std::fprintf(stderr, "%s\n", cluster_->Logs().c_str());
-  }
   bool fast() const { return GetParam().gpus > 0; }
 
-  static std::string Document(int characters) {
-    return LongDocument(characters, {{"quiet-harbor", "4718293"}}, 1);
-  }
-  static v1::ChatRequest Ask(const std::string& content, const std::string& preset, int max_tokens) {
+  static v1::ChatRequest Ask(const std::string& content, const std::string& preset) {
     v1::ChatRequest request;
     v1::Message* message = request.mutable_messages()->add_messages();
     message->set_role("user");
     message->set_content(content);
     request.mutable_compression()->set_preset(preset);
     request.mutable_sampling()->set_temperature(0);
-    request.mutable_stopping()->set_max_tokens(max_tokens);
+    request.mutable_stopping()->set_max_tokens(16);
     return request;
+  }
+  static std::string LongQuestion(int characters) {
+    return absl::StrCat(LongDocument(characters, {{kKey, kValue}}, 1), "\n", Question(kKey));
   }
   grpc::Status Chat(const v1::ChatRequest& request, v1::ChatResponse* response) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience * absl::Seconds(60)));
     return cluster_->inference().Chat(&context, request, response);
   }
-  // Kills `victim` while decode holds pages for a hand-off that is not through, and answers what the requests
-  // got.
-  std::vector<grpc::Status> KillMidTransfer(const std::string& victim) {
-    const v1::ChatRequest request = Ask(Document(fast() ? 100000 : 16000), "full", 8);
-    std::vector<grpc::Status> statuses(fast() ? 12 : 2);
-    std::vector<std::thread> clients;
-    for (grpc::Status& status : statuses) {
-      clients.emplace_back([&] {
-        v1::ChatResponse response;
-        status = Chat(request, &response);
-      });
+  // The worker of that role whose gauge is above 0.
+  std::string Busy(const std::string& role, const std::string& metric,
+                   const std::vector<std::string>& labels) {
+    for (int i = 0; i < 2; ++i) {
+      const std::string name = absl::StrCat(role, i);
+      if (cluster_->Metric(name, metric, labels) > 0) return name;
     }
-    const absl::Time end = absl::Now() + kPatience * absl::Seconds(30);
-    bool leased = false;
-    while (!leased && absl::Now() < end) {
-      leased = cluster_->Metric("decode0", "sluice_kv_blocks", {"state=\"leased\""}) > 0;
-      if (!leased) absl::SleepFor(absl::Milliseconds(1));
-    }
-    EXPECT_TRUE(leased);
-    cluster_->Kill(victim, SIGKILL);
-    for (std::thread& client : clients) client.join();
-    return statuses;
+    return "";
   }
-  bool WaitNothingQuarantined(const std::string& process) {
-    const absl::Time end = absl::Now() + kPatience * absl::Seconds(15);
+  bool Soon(const std::function<bool()>& holds) {
+    const absl::Time end = absl::Now() + kPatience * absl::Seconds(30);
     while (absl::Now() < end) {
-      if (cluster_->Metric(process, "sluice_kv_ring_slots", {"state=\"quarantined\""}) == 0) return true;
-      absl::SleepFor(absl::Milliseconds(50));
+      if (holds()) return true;
+      absl::SleepFor(absl::Milliseconds(1));
     }
     return false;
   }
-  void ExpectServes() {
+  // Kills a worker of that role while it has a part in a hand-off that is not through: every request is
+  // answered through the others, and nothing is left behind.
+  void DiesMidTransfer(const std::string& role, const std::string& metric,
+                       const std::vector<std::string>& labels) {
+    Up(2);
+    const v1::ChatRequest request = Ask(LongQuestion(fast() ? 100000 : 16000), "full");
+    std::vector<grpc::Status> statuses(fast() ? 12 : 2);
+    std::vector<v1::ChatResponse> responses(statuses.size());
+    std::vector<std::thread> clients;
+    for (size_t i = 0; i < statuses.size(); ++i)
+      clients.emplace_back([&, i] { statuses[i] = Chat(request, &responses[i]); });
+    std::string victim;
+    const bool caught = Soon([&] {
+      if (!Busy("decode", "sluice_kv_blocks", {"state=\"leased\""}).empty())
+        victim = Busy(role, metric, labels);
+      return !victim.empty();
+    });
+    if (caught) cluster_->Kill(victim, SIGKILL);
+    for (std::thread& client : clients) client.join();
+    ASSERT_TRUE(caught);
+    int most_attempts = 0;
+    for (size_t i = 0; i < statuses.size(); ++i) {
+      ASSERT_TRUE(statuses[i].ok()) << statuses[i].error_message();
+      EXPECT_THAT(responses[i].text(), HasSubstr(kValue));
+      most_attempts = std::max<int>(most_attempts, responses[i].done().attempts());
+    }
+    EXPECT_GT(most_attempts, 1);
+    for (const char* name : {"prefill0", "prefill1", "decode0", "decode1"}) {
+      if (name == victim) continue;
+      if (name[0] == 'd') EXPECT_TRUE(cluster_->WaitPagesFree(name)) << name;
+      EXPECT_TRUE(Soon([&] {
+        return cluster_->Metric(name, "sluice_kv_ring_slots", {"state=\"quarantined\""}) == 0;
+      })) << name;
+    }
+    cluster_->Start(victim);
     ASSERT_TRUE(cluster_->WaitReady()) << cluster_->Logs();
-    v1::ChatResponse response;
-    const grpc::Status status = Chat(Ask(Document(3000), "full", 8), &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
+    for (int i = 0; i < 4; ++i) {  // over each pair
+      v1::ChatResponse response;
+      const grpc::Status status = Chat(Ask(LongQuestion(3000), "full"), &response);
+      EXPECT_TRUE(status.ok()) << status.error_message();
+      EXPECT_THAT(response.text(), HasSubstr(kValue));
+    }
     EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
+    EXPECT_TRUE(cluster_->WaitPagesFree("decode1"));
   }
 
+  static constexpr char kKey[] = "quiet-harbor", kValue[] = "4718293";
   std::unique_ptr<ProcessCluster> cluster_;
 };
 
 TEST_P(TransportCluster, CarriesAConversation) {
+  Up(1);
   grpc::ClientContext context;
   v1::Session session;
   ASSERT_TRUE(cluster_->sessions().CreateSession(&context, {}, &session).ok());
+  int prompt = 0;
   for (int turn = 0; turn < 3; ++turn) {
-    const std::string question =
-        "What is the special magic number for quiet-harbor mentioned in the provided text? Answer with only "
-        "the "
-        "number.";
-    v1::ChatRequest request =
-        Ask(turn == 0 ? absl::StrCat(Document(fast() ? 40000 : 8000), "\n", question) : question, "sluice-mt",
-            16);
+    // 124,000 characters are nearly all of the model's context.
+    const std::string content = turn == 0 ? LongQuestion(fast() ? 124000 : 8000) : Question(kKey);
+    v1::ChatRequest request = Ask(content, "sluice-mt");
     v1::Message message = request.messages().messages(0);
     request.mutable_session_turn()->set_session_id(session.id());
     *request.mutable_session_turn()->add_new_messages() = message;
@@ -119,26 +148,37 @@ TEST_P(TransportCluster, CarriesAConversation) {
     v1::ChatResponse response;
     const grpc::Status status = Chat(request, &response);
     ASSERT_TRUE(status.ok()) << status.error_message();
-    EXPECT_THAT(response.text(), HasSubstr("4718293")) << "turn " << turn;
+    EXPECT_THAT(response.text(), HasSubstr(kValue)) << "turn " << turn;
     EXPECT_GT(response.done().compression().wire_bytes(), 0u);
+    prompt = response.done().usage().prompt_tokens();
   }
+  if (fast()) EXPECT_GT(prompt, 32000);
   EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
   EXPECT_EQ(cluster_->Metric("decode0", "sluice_kv_integrity_mismatch_total", {}), 0);
+  EXPECT_GT(cluster_->Metric("prefill0", "sluice_kv_transport_probe_bytes_per_second",
+                             {absl::StrCat("\"", GetParam().transport, "\"")}),
+            0);
 }
 
 TEST_P(TransportCluster, PrefillDiesMidTransfer) {
-  KillMidTransfer("prefill0");
-  EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
-  EXPECT_TRUE(WaitNothingQuarantined("decode0"));
-  cluster_->Start("prefill0");
-  ExpectServes();
+  DiesMidTransfer("prefill", "sluice_requests_in_flight", {"stage=\"prefill\""});
 }
 
 TEST_P(TransportCluster, DecodeDiesMidTransfer) {
-  KillMidTransfer("decode0");
-  EXPECT_TRUE(WaitNothingQuarantined("prefill0"));
-  cluster_->Start("decode0");
-  ExpectServes();
+  DiesMidTransfer("decode", "sluice_kv_blocks", {"state=\"leased\""});
+}
+
+TEST_P(TransportCluster, BelowTheFloorPrefillIsNotReady) {
+  Up(1, {"--min-transport-rate", "1048576"});  // more than there is
+  EXPECT_EQ(cluster_->Metric("prefill0", "sluice_ready", {}), 1);
+  v1::ChatRequest request = Ask(LongQuestion(3000), "full");
+  v1::ChatResponse response;
+  EXPECT_FALSE(Chat(request, &response).ok());
+  EXPECT_TRUE(Soon([&] { return cluster_->Metric("prefill0", "sluice_ready", {}) == 0; }));
+  EXPECT_GT(cluster_->Metric("prefill0", "sluice_kv_transport_probe_bytes_per_second",
+                             {absl::StrCat("\"", GetParam().transport, "\"")}),
+            0);
+  EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Joints, TransportCluster,
