@@ -136,10 +136,13 @@ TEST_P(TransportCluster, CarriesAConversation) {
   grpc::ClientContext context;
   v1::Session session;
   ASSERT_TRUE(cluster_->sessions().CreateSession(&context, {}, &session).ok());
+  const std::vector<std::pair<std::string, std::string>> facts = {
+      {"quiet-harbor", "4718293"}, {"amber-lantern", "9046157"}, {"frozen-meadow", "3382751"}};
   int prompt = 0;
   for (int turn = 0; turn < 3; ++turn) {
     // 124,000 characters are nearly all of the model's context.
-    const std::string content = turn == 0 ? LongQuestion(fast() ? 124000 : 8000) : Question(kKey);
+    std::string content = Question(facts[turn].first);
+    if (turn == 0) content = absl::StrCat(LongDocument(fast() ? 124000 : 8000, facts, 1), "\n", content);
     v1::ChatRequest request = Ask(content, "sluice-mt");
     v1::Message message = request.messages().messages(0);
     request.mutable_session_turn()->set_session_id(session.id());
@@ -148,7 +151,7 @@ TEST_P(TransportCluster, CarriesAConversation) {
     v1::ChatResponse response;
     const grpc::Status status = Chat(request, &response);
     ASSERT_TRUE(status.ok()) << status.error_message();
-    EXPECT_THAT(response.text(), HasSubstr(kValue)) << "turn " << turn;
+    EXPECT_THAT(response.text(), HasSubstr(facts[turn].second)) << "turn " << turn;
     EXPECT_GT(response.done().compression().wire_bytes(), 0u);
     prompt = response.done().usage().prompt_tokens();
   }
