@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -76,6 +77,45 @@ class DeviceHeap : public std::enable_shared_from_this<DeviceHeap> {
   const int device_;
   cudaStream_t stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
+};
+
+// Memory that other processes map: whole allocations, each of its own pages, apart from the heap. What is
+// given back stays here as well: cudaFree waits for the whole GPU, and a receive of NCCL whose peer has died
+// ends only when the thread that frees goes on to abort it. Threads: any.
+class ExposedMemory : public std::enable_shared_from_this<ExposedMemory> {
+ public:
+  explicit ExposedMemory(int device) : device_(device) {}
+  ~ExposedMemory() {
+    cudaSetDevice(device_);
+    for (const auto& [bytes, data] : idle_) cudaFree(data);
+  }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes) {
+    constexpr size_t kPage = size_t{2} << 20;
+    const size_t pages = (bytes + kPage - 1) / kPage * kPage;
+    void* data = nullptr;
+    {
+      MutexLock lock(&mu_);
+      if (auto same = idle_.find(pages); same != idle_.end()) data = idle_.extract(same).mapped();
+    }
+    if (data == nullptr) {
+      cudaError_t error = cudaSetDevice(device_);
+      if (error == cudaSuccess) error = cudaMalloc(&data, pages);
+      if (error != cudaSuccess) {
+        cudaGetLastError();
+        return CudaStatus(error, absl::StrCat("device memory, ", bytes, " bytes"));
+      }
+    }
+    return Buffer(data, bytes, [self = shared_from_this(), pages](void* p) {
+      MutexLock lock(&self->mu_);
+      self->idle_.emplace(pages, p);
+    });
+  }
+
+ private:
+  const int device_;
+  Mutex mu_;
+  std::multimap<size_t, void*> idle_ ABSL_GUARDED_BY(mu_);  // by size
 };
 
 // The way of weights to the device: f32 rows are read straight into page-locked memory, copied, and rounded
@@ -170,20 +210,7 @@ class CudaBackend final : public Backend {
     return memory;
   }
   absl::StatusOr<Buffer> Allocate(size_t bytes) override { return heap_->Allocate(bytes); }
-  // Other processes map whole allocations, so each has its own pages, and it is no part of the heap.
-  absl::StatusOr<Buffer> AllocateExposed(size_t bytes) override {
-    constexpr size_t kPage = size_t{2} << 20;
-    void* data = nullptr;
-    SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_.index));
-    if (cudaError_t error = cudaMalloc(&data, (bytes + kPage - 1) / kPage * kPage); error != cudaSuccess) {
-      cudaGetLastError();
-      return CudaStatus(error, absl::StrCat("device memory, ", bytes, " bytes"));
-    }
-    return Buffer(data, bytes, [device = device_.index](void* p) {
-      cudaSetDevice(device);
-      cudaFree(p);
-    });
-  }
+  absl::StatusOr<Buffer> AllocateExposed(size_t bytes) override { return exposed_->Allocate(bytes); }
   bool is_gpu() const override { return true; }
   void Enter() override { cudaSetDevice(device_.index); }
   absl::Status Drain() override {
@@ -242,6 +269,7 @@ class CudaBackend final : public Backend {
   const CudaDevice device_;
   const std::string name_;
   const std::shared_ptr<DeviceHeap> heap_;
+  const std::shared_ptr<ExposedMemory> exposed_ = std::make_shared<ExposedMemory>(device_.index);
   Mutex mu_;
   std::vector<std::unique_ptr<LoadLane>> lanes_ ABSL_GUARDED_BY(mu_);  // as many as load at once
 };

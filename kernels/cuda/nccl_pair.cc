@@ -1,7 +1,6 @@
 #include "kernels/cuda/nccl_pair.h"
 
 #include <cuda_runtime_api.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -49,7 +48,7 @@ class Pair final : public NcclPair {
 
   // At most one operation is being launched; those launched end in order.
   bool Progress() override {
-    if (queue_.empty() || !status_.ok()) return false;
+    if (queue_.empty() || !status_.ok() || aborting_) return false;  // an abort ends kernels half done
     bool moved = false;
     while (Ready() && begun_ < queue_.size()) {
       Operation& op = queue_[begun_];
