@@ -97,6 +97,7 @@ void SampleState::AddOutput(int32_t id) {
 
 absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const SamplingParams& params,
                                     const SampleState& state, int index) {
+  if (TakesBest(params, index)) return Best(logits);
   SLUICE_RETURN_IF_ERROR(Best(logits).status());
   std::vector<float> adjusted(logits.begin(), logits.end());
   const auto size = static_cast<int32_t>(adjusted.size());
