@@ -78,6 +78,7 @@ class Request {
 
 absl::Status CheckTls(const std::string& tls) {
   for (absl::string_view name : absl::StrSplit(tls, ',')) {
+    if (name.empty()) return absl::InvalidArgumentError(absl::StrCat("ucx tls: an empty name in ", tls));
     for (absl::string_view refused : {"all", "sm", "shm", "mm", "cma", "knem", "xpmem"}) {
       if (name == refused || absl::StartsWith(name, "^"))
         return absl::InvalidArgumentError(
