@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/paged_cache.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 #include "kernels/op_checks.h"
 #include "kernels/views.h"
 
@@ -17,29 +18,37 @@ __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64
   const int capacity = cache.max_pages * PagedKv::kPageRows;
   int32_t* kept = cache.kept_len.At(slot, head);
   const int page = cache.Hsa(slot).page, guess = __ldcg(kept);
-  int place = guess >= 0 && guess < capacity ? cache.Place(slot, head, guess) : 0;
+  int place = 0;
+  T *low = nullptr, *high = nullptr;  // of channel 0
+  auto find = [&](int row) {
+    place = cache.Place(slot, head, row);
+    if (page == 0) return;
+    const int run = row / page / PagedKv::kChunkPages, column = row / page % PagedKv::kChunkPages;
+    low = cache.BoundsLine<T>(slot, head, page, run, 0, false) + column;
+    high = page == 1 ? low : cache.BoundsLine<T>(slot, head, page, run, 0, true) + column;
+  };
+  if (guess >= 0 && guess < capacity) {
+    find(guess);
+    for (int c = threadIdx.x; c < cache.d && page > 1; c += blockDim.x) {  // they are read below
+      Prefetch(low + c * PagedKv::kChunkPages);
+      Prefetch(high + c * PagedKv::kChunkPages);
+    }
+  }
   WaitForPredecessor();
   const int row = __ldcg(kept);
   SLUICE_DEVICE_CHECK(row >= 0 && row < capacity);
-  if (row != guess) place = cache.Place(slot, head, row);
-  const int run = page > 0 ? row / page / PagedKv::kChunkPages : 0;
-  const int column = page > 0 ? row / page % PagedKv::kChunkPages : 0;
+  if (row != guess) find(row);
+  const bool first = page == 0 || row % page == 0;
   k += entry * k_row + head * k_head;
   v += entry * v_row + head * v_head;
   for (int c = threadIdx.x; c < cache.d; c += blockDim.x) {
+    const int at = c * PagedKv::kChunkPages;
     const T value = FromFloat<T>(k[c]);
+    const float least = first ? 0 : ToFloat(low[at]), most = first ? 0 : ToFloat(high[at]);
     cache.K<T>(place)[c] = value;
     cache.V<T>(place)[c] = FromFloat<T>(v[c]);
-    if (page == 0) continue;
-    T* low = cache.BoundsLine<T>(slot, head, page, run, c, false) + column;
-    if (page == 1) {
-      *low = value;
-      continue;
-    }
-    T* high = cache.BoundsLine<T>(slot, head, page, run, c, true) + column;
-    const bool first = row % page == 0;
-    if (first || ToFloat(value) < ToFloat(*low)) *low = value;
-    if (first || ToFloat(value) > ToFloat(*high)) *high = value;
+    if (page > 0 && (first || ToFloat(value) < least)) low[at] = value;
+    if (page > 1 && (first || ToFloat(value) > most)) high[at] = value;
   }
   __syncthreads();  // all have read the length and written their part of the row
   if (threadIdx.x == 0) {
@@ -52,7 +61,7 @@ __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64
 
 void CudaOps::AppendKv(TensorView k, TensorView v, const PagedKv& cache) {
   CheckAppendKv(k, v, cache);
-  const int64_t batch = k.shape[0], heads = cache.n_kv_heads, d = cache.head_dim;
+  const int64_t batch = k.shape[0], heads = cache.n_kv_heads;
   if (batch == 0) return;
   Begin();
   auto kernel = cache.dtype == DType::kBF16 ? &AppendRow<Bf16> : &AppendRow<float>;
