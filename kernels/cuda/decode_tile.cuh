@@ -152,41 +152,4 @@ __device__ void WeighStep(const ValueStep<kDim>& v, const float (&s)[kTiles][4],
   }
 }
 
-// Steps warp, warp + kWarps, ... over `rows` staged places (-1: not seen; whole steps are staged): 16 bytes a
-// lane from global memory straight into fragments.
-template <int kDim, int kTiles, int kWarps>
-__device__ void AttendStaged(const PagedCache& cache, const int* places, int rows, const uint4* q,
-                             float scale, WarpState<kDim, kTiles>& state) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  const int steps = (rows + kStep - 1) / kStep;
-  const uint4 zero = make_uint4(0, 0, 0, 0);
-
-  KeyStep<kDim> k;
-  auto load_keys = [&](int step) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int place = places[step * kStep + 8 * half + g];
-      const Bf16* row = cache.K<Bf16>(max(place, 0)) + 8 * t;
-#pragma unroll
-      for (int b = 0; b < kDim / 32; ++b) k.x[b][half] = place >= 0 ? LoadStream(row + 32 * b) : zero;
-    }
-  };
-  if (warp < steps) load_keys(warp);
-  for (int step = warp; step < steps; step += kWarps) {
-    ValueStep<kDim> v;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int place = places[step * kStep + v.RowOf(j, t)];
-      const Bf16* row = cache.V<Bf16>(max(place, 0)) + 8 * g;
-#pragma unroll
-      for (int c = 0; c < kDim / 64; ++c) v.x[j][c] = place >= 0 ? LoadStream(row + 64 * c) : zero;
-    }
-    const bool seen0 = places[step * kStep + g] >= 0, seen1 = places[step * kStep + 8 + g] >= 0;
-    float s[kTiles][4];
-    ScoreStep<kDim, kTiles>(k, q, s);
-    if (step + kWarps < steps) load_keys(step + kWarps);
-    WeighStep<kDim, kTiles>(v, s, seen0, seen1, scale, state);
-  }
-}
-
 }  // namespace sluice

@@ -345,29 +345,33 @@ TEST_P(DecodeParity, HsaOfManyPages) {
 }
 
 // Batch of N = N singles, bit for bit, for both ways to attend; also where a GPU groups its blocks by the
-// batch.
+// batch, and where some of them cannot hold all pages.
 TEST_P(DecodeParity, AnEntryDoesNotDependOnItsBatch) {
-  for (const Heads& h : {Heads{14, 2, 64}, Heads{16, 8, 64}}) {
-    const std::vector<int> lengths = {1300, 64, 700, 2100, 333};
-    const int batch = static_cast<int>(lengths.size());
-    std::vector<Hsa> hsa(batch, {3, 30, 100});
-    hsa[2] = {1, 40, 600};
+  for (const Heads& h : {Heads{14, 2, 64}, Heads{16, 8, 64}, Heads{56, 8, 64}}) {
+    std::vector<int> lengths = {1300, 64, 700, 2100, 333};
+    std::vector<Hsa> hsa(lengths.size(), {3, 30, 100});
+    hsa[2] = hsa[3] = {1, 40, 600};
+    for (int i = 0; i < 15; ++i) {
+      lengths.push_back(lengths[i] + 1);
+      hsa.push_back(hsa[i]);
+    }
     Cache c = Make(h, lengths, hsa);
-    Tensor q = Random(DType::kF32, {batch, h.q * h.dim});
+    Tensor q = Random(DType::kF32, {20, h.q * h.dim});
     for (bool sparse : {false, true}) {
-      auto attend = [&](const Tensor& query, const PagedKv& cache, const Tensor& out) {
-        sparse ? ops().HsaAttention(query.device, cache, out.device)
-               : ops().PagedAttention(query.device, cache, out.device);
+      auto attend = [&](int begin, int end, const Tensor& out) {
+        PagedKv part = c.device;
+        part.slots = c.slots.Slice(0, begin, end).device;
+        const Tensor query = q.Heads(h.q).Slice(0, begin, end), to = out.Heads(h.q).Slice(0, begin, end);
+        sparse ? ops().HsaAttention(query.device, part, to.device)
+               : ops().PagedAttention(query.device, part, to.device);
       };
-      Tensor together = Poisoned(DType::kF32, {batch, h.q * h.dim}),
-             alone = Poisoned(DType::kF32, {batch, h.q * h.dim});
-      attend(q.Heads(h.q), c.device, together.Heads(h.q));
-      for (int b = 0; b < batch; ++b) {
-        PagedKv one = c.device;
-        one.slots = c.slots.Slice(0, b, b + 1).device;
-        attend(q.Heads(h.q).Slice(0, b, b + 1), one, alone.Heads(h.q).Slice(0, b, b + 1));
+      Tensor alone = Poisoned(DType::kF32, {20, h.q * h.dim});
+      for (int b = 0; b < 20; ++b) attend(b, b + 1, alone);
+      for (int batch : {5, 20}) {
+        Tensor together = Poisoned(DType::kF32, {20, h.q * h.dim});
+        for (int b = 0; b < 20; b += batch) attend(b, b + batch, together);
+        EXPECT_EQ(Download(together), Download(alone)) << batch << " " << sparse;
       }
-      EXPECT_EQ(Download(together), Download(alone)) << sparse;
     }
   }
 }
