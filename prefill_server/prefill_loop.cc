@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace sluice {
 namespace {
@@ -16,6 +17,13 @@ constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
 
 int WindowOf(const ResolvedGates& gates) {
   return std::max({1, gates.retention.window, gates.propagation.window});
+}
+
+absl::StatusOr<int32_t> FirstTokenId(RankedPrefill& pass, int sequence, const PrefillRequest& request,
+                                     const SampleState& state) {
+  if (TakesBest(request.sampling, request.emitted)) return pass.LastBest(sequence);
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<float> logits, pass.LastLogits(sequence));
+  return SampleToken(logits, request.sampling, state, request.emitted);
 }
 
 std::vector<Backend*> Backends(const BackendGroup& group) {
@@ -327,7 +335,6 @@ void PrefillLoop::FinishPass(Pass* pass) {
     if (sequence.dropped) continue;
     const std::shared_ptr<PrefillJob>& job = sequence.job();
     const PrefillRequest& request = job->request;
-    absl::StatusOr<std::vector<float>> logits = pass->pass->LastLogits(static_cast<int>(i));
     SampleState state;
     const size_t prompt = request.prompt_ids.size() - request.emitted;
     if (request.sampling.repetition_penalty != 1) {
@@ -336,10 +343,9 @@ void PrefillLoop::FinishPass(Pass* pass) {
       state.AddPrompt({request.prompt_ids.data(), prompt});
     }
     for (size_t j = prompt; j < request.prompt_ids.size(); ++j) state.AddOutput(request.prompt_ids[j]);
-    absl::StatusOr<int32_t> id =
-        logits.ok() ? SampleToken(*logits, request.sampling, state, request.emitted) : logits.status();
+    const absl::StatusOr<int32_t> id = FirstTokenId(*pass->pass, static_cast<int>(i), request, state);
     if (!id.ok()) {
-      if (logits.ok()) metrics_->non_finite_logits.Increment();
+      if (absl::IsInternal(id.status())) metrics_->non_finite_logits.Increment();
       send_loop_->Failed(job, id.status());
       continue;
     }

@@ -27,7 +27,8 @@ struct PrefillPass::Impl {
     PrefillSequence in;
     int rows = 0;  // in hidden
     bool cancelled = false;
-    std::vector<float> logits;
+    int row = -1;      // of the logits, when the pass is done
+    int32_t best = 0;  // id of the largest
   };
 
   // One sequence during one layer.
@@ -74,6 +75,7 @@ struct PrefillPass::Impl {
   std::vector<Sequence> sequences;
   int layer = 0;
   int n_rows = 0;
+  TensorView logits;            // [n_rows, vocab] f32, when the pass is done
   Buffer hidden;                // [n_rows, hidden] f32
   Buffer positions;             // [n_rows] i32
   std::vector<Buffer> retired;  // read by queued ops: freed when these are done
@@ -85,7 +87,7 @@ absl::Status PrefillPass::Impl::Start(std::vector<PrefillSequence> inputs) {
     const int n = static_cast<int>(in.ids.size());
     ids.insert(ids.end(), in.ids.begin(), in.ids.end());
     for (int i = 0; i < n; ++i) places.push_back(in.first_position + i);
-    sequences.push_back({.in = std::move(in), .rows = n, .cancelled = false, .logits = {}});
+    sequences.push_back({.in = std::move(in), .rows = n, .cancelled = false});
   }
   n_rows = static_cast<int>(ids.size());
   SLUICE_ASSIGN_OR_RETURN(hidden, model->backend()->Allocate(sizeof(float) * n_rows * model->shape().hidden));
@@ -296,16 +298,20 @@ absl::Status PrefillPass::Impl::MoveOn(const std::vector<Work>& works, TensorVie
 
 absl::Status PrefillPass::Impl::ReadLogits() {
   workspace.Reset();
-  SLUICE_ASSIGN_OR_RETURN(const TensorView logits,
-                          workspace.Take(DType::kF32, {n_rows, model->shape().vocab}));
+  SLUICE_ASSIGN_OR_RETURN(logits, workspace.Take(DType::kF32, {n_rows, model->shape().vocab}));
+  SLUICE_ASSIGN_OR_RETURN(const TensorView best, workspace.Take(DType::kI32, {n_rows}));
   SLUICE_RETURN_IF_ERROR(model->Logits(Hidden(), logits, *ops, workspace));
+  ops->ArgMax(logits, best);
+  std::vector<int32_t> ids(n_rows);
+  ops->CopyOut(best, ids.data());
+  SLUICE_RETURN_IF_ERROR(ops->Sync());
   int row = 0;
   for (Sequence& sequence : sequences) {
     if (sequence.rows == 0) continue;
-    sequence.logits.resize(model->shape().vocab);
-    ops->CopyOut(logits.At(row++), sequence.logits.data());
+    sequence.best = ids[row];
+    sequence.row = row++;
   }
-  return ops->Sync();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<PrefillPass>> PrefillPass::Create(const Model* model,
@@ -339,10 +345,19 @@ absl::Status PrefillPass::RunLayer() {
 void PrefillPass::Cancel(int sequence) { impl_->sequences[sequence].cancelled = true; }
 
 absl::StatusOr<std::vector<float>> PrefillPass::LastLogits(int sequence) {
+  SLUICE_RETURN_IF_ERROR(LastBest(sequence).status());
+  std::vector<float> logits(impl_->model->shape().vocab);
+  impl_->ops->CopyOut(impl_->logits.At(impl_->sequences[sequence].row), logits.data());
+  SLUICE_RETURN_IF_ERROR(impl_->ops->Sync());
+  return logits;
+}
+
+absl::StatusOr<int32_t> PrefillPass::LastBest(int sequence) const {
   const Impl::Sequence& state = impl_->sequences[sequence];
-  if (state.cancelled || state.logits.empty())
+  if (state.cancelled || state.row < 0)
     return absl::FailedPreconditionError("no logits: the sequence was cancelled or the pass is not done");
-  return state.logits;
+  if (state.best < 0) return absl::InternalError("non-finite logits");
+  return state.best;
 }
 
 size_t PrefillPass::ScratchBytes(const Model& model, int tokens, int history_rows) {

@@ -63,8 +63,10 @@ class PrefillPass {
   // The sequence takes no part in later layers; its sink is not called again.
   void Cancel(int sequence);
 
-  // After done(): the logits of the sequence's last token, [vocab].
+  // After done(): the logits of the sequence's last token, [vocab], and the id of the largest one as
+  // Ops::ArgMax has it, which is there without them. InternalError: there is none.
   absl::StatusOr<std::vector<float>> LastLogits(int sequence);
+  absl::StatusOr<int32_t> LastBest(int sequence) const;
 
   // Upper bound of the bytes that a pass over `tokens` new tokens after `history_rows` rows needs beyond the
   // weights and the kept layers: one layer's K,V, hidden states and scratch.

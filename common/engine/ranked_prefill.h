@@ -53,6 +53,7 @@ class RankedPrefill {
   absl::Status RunLayer();
   void Cancel(int sequence);
   absl::StatusOr<std::vector<float>> LastLogits(int sequence) { return passes_[0]->LastLogits(sequence); }
+  absl::StatusOr<int32_t> LastBest(int sequence) const { return passes_[0]->LastBest(sequence); }
 
   static size_t ScratchBytes(const RankedModel& model, int tokens, int history_rows);  // of all ranks
 

@@ -113,8 +113,10 @@ absl::Status SequenceKv::Write(LayerId layer, int kv_head, int row_begin, Tensor
 
 void SequenceKv::FinishWrites(int growth, Ops& ops) {
   const int chunk_rows = DecodeCache::ChunkRows(selection_[0]);
-  const auto Trim = [](PagePool& pool, std::vector<PageId>& ids, size_t n) {
+  bool trimmed = false;
+  const auto Trim = [&](PagePool& pool, std::vector<PageId>& ids, size_t n) {
     if (ids.size() <= n) return;
+    trimmed = true;
     pool.Give(absl::MakeConstSpan(ids).subspan(n));
     ids.resize(n);
   };
@@ -122,7 +124,8 @@ void SequenceKv::FinishWrites(int growth, Ops& ops) {
     Trim(*cache_->pages_, head.pages, Pieces(head.rows + growth, PagedKv::kPageRows));
     Trim(*cache_->chunks_, head.chunks, Pieces(head.rows + growth, chunk_rows));
   }
-  UploadSlot(ops);
+  // The tables are megabytes where the context is long, and the request waits.
+  trimmed || !uploaded_ ? UploadSlot(ops) : UploadLengths(ops);
 }
 
 absl::Status SequenceKv::ReserveAppend(Ops& ops) {
@@ -195,13 +198,17 @@ void SequenceKv::UploadSlot(Ops& ops) {
   };
   UploadIds(cache_->page_table_, &Head::pages);
   UploadIds(cache_->chunk_table_, &Head::chunks);
+  UploadLengths(ops);
+  UploadRowBegin(ops);
+  ops.CopyIn(selection_.data(), cache_->hsa_.At(slot_));
+  uploaded_ = true;
+}
+
+void SequenceKv::UploadLengths(Ops& ops) {
   std::vector<int32_t> lengths;
   lengths.reserve(heads_.size());
   for (const Head& head : heads_) lengths.push_back(head.rows);
   ops.CopyIn(lengths.data(), cache_->kept_len_.At(slot_));
-  UploadRowBegin(ops);
-  ops.CopyIn(selection_.data(), cache_->hsa_.At(slot_));
-  uploaded_ = true;
 }
 
 // One column is strided in the table: it travels densely and is spread on the device.

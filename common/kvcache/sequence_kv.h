@@ -62,6 +62,7 @@ class SequenceKv {
   absl::Status Reserve(absl::Span<const int> rows);
   Head& head(int layer, int kv_head) { return heads_[layer * cache_->shape_.n_kv_heads + kv_head]; }
   void UploadSlot(Ops& ops);
+  void UploadLengths(Ops& ops);
   void UploadColumn(TensorView table, std::vector<PageId> Head::*ids, size_t column, Ops& ops);
   void UploadRowBegin(Ops& ops);
 

@@ -219,9 +219,14 @@ class CudaBackend final : public Backend {
   }
   absl::StatusOr<Buffer> MapHost(void* data, size_t bytes) override {
     SLUICE_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_.index));
-    SLUICE_CUDA_RETURN_IF_ERROR(
-        cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
-    Buffer mapping(data, bytes, [device = device_.index](void* p) {
+    const cudaError_t mapped =
+        cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    // UCX registers what it allocates with the GPU, where it knows of one.
+    const bool by_its_owner = mapped == cudaErrorHostMemoryAlreadyRegistered;
+    if (by_its_owner) cudaGetLastError();
+    if (!by_its_owner) SLUICE_RETURN_IF_ERROR(CudaStatus(mapped, "cudaHostRegister"));
+    Buffer mapping(data, bytes, [device = device_.index, by_its_owner](void* p) {
+      if (by_its_owner) return;
       cudaSetDevice(device);
       cudaHostUnregister(p);
     });
