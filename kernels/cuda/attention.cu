@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention_args.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 #include "kernels/op_checks.h"
@@ -250,7 +251,7 @@ __global__ __launch_bounds__(kThreads, 1) void AttendTiles(const __grid_constant
 template <int kDim>
 void Start(const AttentionBatch& batch, cudaStream_t stream) {
   constexpr int kBytes = Layout<kDim>::kBytes + 1024;  // the tiles' alignment
-  cudaFuncSetAttribute(AttendTiles<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  AllowSharedMemory(AttendTiles<kDim>);
   AttendTiles<kDim><<<batch.first_block[batch.n], kThreads, kBytes, stream>>>(batch);
 }
 

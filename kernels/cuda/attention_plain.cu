@@ -1,5 +1,6 @@
 #include "kernels/cuda/attention_args.cuh"
 #include "kernels/cuda/plain_attention.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 
 namespace sluice {
 namespace {
@@ -37,7 +38,7 @@ __global__ __launch_bounds__(kPlainThreads) void AttendPlainQuery(
 void PlainAttention(const AttentionSequence& a, DType dtype, cudaStream_t stream) {
   const int bytes = static_cast<int>(PlainSharedFloats(a.group, a.d) * sizeof(float));
   auto kernel = dtype == DType::kBF16 ? &AttendPlainQuery<Bf16> : &AttendPlainQuery<float>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  AllowSharedMemory(kernel);
   kernel<<<dim3(a.n, a.kv_heads), kPlainThreads, bytes, stream>>>(a);
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/plain_attention.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace sluice {
@@ -365,7 +366,7 @@ __global__ __launch_bounds__(kPlainThreads) void AttendPlainRows(const __grid_co
 template <int kDim, int kTiles, int kRing>
 void Start(const DecodeArgs& a, dim3 grid, cudaStream_t stream) {
   constexpr size_t kBytes = sizeof(Shared<kDim, kTiles, kRing>);
-  cudaFuncSetAttribute(AttendParts<kDim, kTiles, kRing>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  AllowSharedMemory(AttendParts<kDim, kTiles, kRing>);
   LaunchEarly(AttendParts<kDim, kTiles, kRing>, grid, kWarps * kWarp, kBytes, stream, a);
 }
 template <int kDim, int kTiles>
@@ -379,8 +380,7 @@ void Start(const DecodeArgs& a, int n_sms, cudaStream_t stream) {
 template <class T>
 void StartPlain(const DecodeArgs& a, cudaStream_t stream) {
   const size_t bytes = PlainSharedFloats(a.group, a.cache.d) * sizeof(float);
-  cudaFuncSetAttribute(AttendPlainRows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(bytes));
+  AllowSharedMemory(AttendPlainRows<T>);
   AttendPlainRows<T><<<dim3(a.cache.heads, a.batch), kPlainThreads, bytes, stream>>>(a);
 }
 

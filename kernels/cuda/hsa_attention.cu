@@ -12,6 +12,7 @@
 #include "kernels/cuda/hsa_plain.cuh"
 #include "kernels/cuda/hsa_scores.cuh"
 #include "kernels/cuda/paged_cache.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/op_checks.h"
 
 namespace sluice {
@@ -333,8 +334,7 @@ template <class S>
 cudaError_t Start(const HsaArgs& a, int n_clusters, cudaStream_t stream) {
   auto kernel = AttendHybrid<S>;
   constexpr size_t kBytes = sizeof(HsaShared<S>);
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
+  const cudaError_t error = AllowSharedMemory(kernel);
   if (error == cudaSuccess) LaunchEarly(kernel, n_clusters * S::kBlocks, S::kThreads, kBytes, stream, a);
   return error;
 }

@@ -1,6 +1,7 @@
 #include "kernels/cuda/hsa_plain.cuh"
 
 #include "kernels/cuda/plain_attention.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 
 namespace sluice {
 namespace {
@@ -93,8 +94,7 @@ template <class T>
 cudaError_t Start(const HsaArgs& a, cudaStream_t stream) {
   const size_t bytes = (PlainSharedFloats(a.group, a.cache.d) + 2 * a.cache.d) * sizeof(float);
   auto kernel = AttendHybridPlain<T>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  const cudaError_t error = AllowSharedMemory(kernel);
   if (error == cudaSuccess) kernel<<<a.n_pieces, kPlainThreads, bytes, stream>>>(a);
   return error;
 }

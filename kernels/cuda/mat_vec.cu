@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/early_launch.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace sluice {
@@ -15,7 +16,6 @@ constexpr int kDeepSlots = 5, kShallowSlots = 4;
 constexpr int kSlotBytes = kOutputs * kColumns * 2;
 __host__ __device__ constexpr int RingBytes(int slots) { return kWarps * slots * kSlotBytes; }
 constexpr int kTileSums = kWarps * kOutputs * kMatVecRows;  // floats
-constexpr int kSharedBytes = 227 << 10;
 
 // How the columns of x are cut so that shared memory holds a chunk of it: into whole rounds of all warps.
 struct Cut {
@@ -255,19 +255,19 @@ void MatVec(const MatVecArgs& a, int n_sms, cudaStream_t stream) {
     cut.held_stride = cut.chunk_steps * kColumns + 32;
     return RingBytes(slots) + cut.buffers * kTileSums * 4 + cut.rows * cut.held_stride * 2;
   };
-  const int slots = bytes(kDeepSlots) <= kSharedBytes ? kDeepSlots : kShallowSlots;
+  const int slots = bytes(kDeepSlots) <= kMostSharedBytes ? kDeepSlots : kShallowSlots;
   // Long rows in chunks while the sums of all tiles fit, else fewer rows of x a pass.
   constexpr int kMostBuffers = 8;
-  while (bytes(slots) > kSharedBytes && tiles_of_a_block > kMostBuffers && cut.rows > 1)
+  while (bytes(slots) > kMostSharedBytes && tiles_of_a_block > kMostBuffers && cut.rows > 1)
     cut.rows = (cut.rows + 1) / 2;
-  if (bytes(slots) > kSharedBytes) {
+  if (bytes(slots) > kMostSharedBytes) {
     cut.buffers = tiles_of_a_block < 2 ? 2 : tiles_of_a_block;
     cut.chunk_steps = cut.chunk_steps / kWarps * kWarps;
-    while (cut.chunk_steps > kWarps && bytes(slots) > kSharedBytes) cut.chunk_steps -= kWarps;
+    while (cut.chunk_steps > kWarps && bytes(slots) > kMostSharedBytes) cut.chunk_steps -= kWarps;
   }
   const int shared = bytes(slots);
   auto start = [&](auto kernel) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    AllowSharedMemory(kernel);
     LaunchEarly(kernel, dim3(blocks, CeilDiv(a.n, cut.rows)), kThreads, shared, stream, a, cut, aligned);
   };
   if (slots == kDeepSlots) {

@@ -1,6 +1,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/views.h"
 
 namespace sluice {
@@ -119,7 +120,7 @@ void CudaOps::Pool(TensorView scores, const Pooling& pooling, TensorView out) {
     const int n_after = weights_of(pooling.after), n_before = weights_of(pooling.before);
     if (const int halo = n_after + n_before - 2; halo <= kMostHalo) {
       const int bytes = 4 * (halo + kFadeRows) * static_cast<int>(sizeof(float));
-      cudaFuncSetAttribute(FadeTile, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      AllowSharedMemory(FadeTile);
       FadeTile<<<dim3(CeilDiv(n, kFadeRows), heads), kFadeThreads, bytes, stream_>>>(
           scores.as<float>(), scores.stride[0], n, pooling.after, n_after, pooling.before, n_before,
           out.as<float>(), out.stride[0]);

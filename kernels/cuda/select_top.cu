@@ -4,6 +4,7 @@
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/radix_select.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/views.h"
 
 namespace sluice {
@@ -133,7 +134,7 @@ void CudaOps::SelectTop(TensorView scores, int k, int tail, TensorView rows) {
   const int64_t keys = (n + kBlocks - 1) / kBlocks;
   const bool held = keys <= kMostHeld;
   const int bytes = held ? static_cast<int>(keys * sizeof(uint32_t)) : 0;
-  cudaFuncSetAttribute(SelectRows, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  AllowSharedMemory(SelectRows);
   SelectRows<<<dim3(kBlocks, heads), kThreads, bytes, stream_>>>(scores.as<float>(), scores.stride[0],
                                                                  static_cast<int>(n), k, tail,
                                                                  rows.as<int32_t>(), rows.stride[0], held);

@@ -1,5 +1,6 @@
 // Parity of matmul and the row ops.
 #include <numeric>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/bf16.h"
@@ -100,6 +101,40 @@ TEST_P(LinearParity, MatMul) {
       ExpectSame(out, SumTolerance(s.cols, 1), what);
       ExpectSame(sum, SumTolerance(s.cols + 2, 1), what);
     }
+  }
+}
+
+// Queues of two threads whose products take different kernels' resources: neither may change the other's.
+TEST_P(LinearParity, QueuesOfTwoThreadsDoNotDisturbEachOther) {
+  struct Queue {
+    Tensor x, out;
+    std::unique_ptr<Matrix> matrix;
+    std::unique_ptr<Ops> ops;
+    absl::Status status;
+  };
+  std::vector<Queue> queues(2);
+  for (int i = 0; i < 2; ++i) {
+    Queue& queue = queues[i];
+    const int rows = 64, cols = i == 0 ? 256 : 4096, n = i == 0 ? 1 : 4;
+    auto [w, matrix] = RandomMatrix(rows, cols);
+    queue.matrix = std::move(matrix);
+    queue.x = Random(DType::kF32, {n, cols});
+    queue.out = Poisoned(DType::kF32, {n, rows});
+    queue.ops = backend().NewOps();
+    if (GetParam().rounds_activations) RoundOnHost(queue.x);
+    reference::MatMul(queue.x.host, w.host, TensorView(), false, queue.out.host);
+  }
+  auto run = [](Queue* queue) {
+    for (int i = 0; i < 500; ++i)
+      queue->ops->MatMul(queue->x.device, *queue->matrix, TensorView(), false, queue->out.device);
+    queue->status = queue->ops->Sync();
+  };
+  std::thread first(run, &queues[0]);
+  run(&queues[1]);
+  first.join();
+  for (Queue& queue : queues) {
+    EXPECT_TRUE(queue.status.ok()) << queue.status;
+    ExpectSame(queue.out, SumTolerance(queue.x.host.shape[1], 1));
   }
 }
 
