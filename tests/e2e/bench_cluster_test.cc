@@ -64,10 +64,12 @@ class BenchCluster : public testing::Test {
 };
 
 TEST_F(BenchCluster, AClosedLoopComparesPresets) {
-  ASSERT_EQ(Bench({"--requests", "5", "--warmup", "1", "--concurrency", "2", "--prompt-tokens", "600",
-                   "--output-tokens", "12", "--preset", "full,rocketkv,sluice", "--budget", "128",
-                   "--slo-e2e", "600000", "--slo-ttft", "0.001"}),
-            0);
+  ASSERT_EQ(
+      Bench({"--requests",      "5",    "--warmup",        "1",  "--concurrency", "2",
+             "--prompt-tokens", "600",  "--output-tokens", "12", "--preset",      "full,rocketkv,sluice",
+             "--budget",        "128",  "--seed",          "1",  "--slo-e2e",     "600000",
+             "--slo-ttft",      "0.001"}),
+      0);
   const nlohmann::json json = Json();
   EXPECT_EQ(json["model"], "needle-14m");
   ASSERT_EQ(json["runs"].size(), 3u);
