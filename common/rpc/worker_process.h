@@ -30,7 +30,7 @@ struct WorkerOptions {
   int threads = 0;
   int tensor_parallel = 1;  // ranks of the model
   int ring_slots = 8;
-  int slot_kib = 0;          // 0: SlotBytes chooses
+  int slot_kib = 0;  // 0: SlotBytes chooses
   int stop_seconds = 10;
   std::string log_level = "info";
 };
