@@ -65,12 +65,13 @@ class Matrix {
 
 // Max and average pooling of an odd width, or fading pooling (algorithms.md §2b):
 // s'_i = max over j of s_j * exp(-(i-j)/after) for j <= i, and s_j * exp(-(j-i)/before) for j >= i,
-// cut at 32 * after and 32 * before rows.
+// cut at 32 * after and 32 * before rows. Or every row of a chunk gets the mean of the chunk (ChunkKV, arXiv
+// 2502.00299): rows [0, kernel), [kernel, 2 kernel) and so on; the last chunk may be shorter.
 struct Pooling {
-  enum Kind { kMax, kAvg, kFading };
+  enum Kind { kMax, kAvg, kFading, kChunk };
   Kind kind = kMax;
-  int kernel =
-      1;  // kMax, kAvg: odd width in rows. kMax pads with -inf, kAvg with zeros and divides by `kernel`
+  int kernel = 1;    // kMax, kAvg: odd width in rows. kMax pads with -inf, kAvg with zeros and divides by
+                     // `kernel`. kChunk: rows of a chunk
   float after = 16;  // kFading: reach in rows behind a salient row
   float before = 4;  // kFading: reach in rows ahead of it
   friend bool operator==(const Pooling&, const Pooling&) = default;
@@ -89,16 +90,20 @@ struct AttentionArgs {
   int sliding_window = 0;  // 0: none. Else a query at position p sees keys at positions > p - sliding_window
 };
 
-// Scores of the prefix under the observation window (SnapKV, arXiv 2404.14469; RocketKV stage one):
-// scores[g, j] = sum over the window's queries i and the query heads h of group g of exp(q_hi.k_gj/sqrt(d) -
-// lse_hi).
+// How much the observation window attends to every row (SnapKV, arXiv 2404.14469; RocketKV stage one):
+// scores[s, j] = sum over the window's queries i that see row j, and over the query heads h of s, of
+// exp(q_hi.k_gj/sqrt(d) - lse_hi). Query i is row len - window + i and sees the rows up to itself.
 struct WindowScoresArgs {
   TensorView q;       // [window, n_q_heads, head_dim] f32: the last `window` queries
   TensorView k;       // [n_kv_heads, len, head_dim] KV dtype
   TensorView lse;     // [n_q_heads, window] f32
-  TensorView scores;  // [n_kv_heads, len - window] f32, out
+  TensorView scores;  // [n_kv_heads, n] f32, out: s is a group of query heads; or [n_q_heads, n]: s is one of
+                      // them. The first n <= len rows are scored
   TensorView positions;
   int sliding_window = 0;
+  bool raw = false;            // sums q_hi.k_gj itself, for which no lse is needed
+  bool round_weights = false;  // what is summed is rounded to bf16 first
+  bool accumulate = false;     // adds to scores
 };
 
 // The paged cache of one layer as a decode batch sees it. Tables are indexed by slot, so that a step needs no

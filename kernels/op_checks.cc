@@ -38,12 +38,14 @@ void CheckAttention(const AttentionArgs& a) {
 
 void CheckWindowScores(const WindowScoresArgs& a) {
   const int64_t window = a.q.shape[0], q_heads = a.q.shape[1], d = a.q.shape[2];
-  const int64_t kv_heads = a.k.shape[0], len = a.k.shape[1], prefix = len - window;
-  SLUICE_CHECK(a.q.rank == 3 && a.k.rank == 3 && kv_heads > 0 && q_heads % kv_heads == 0 && prefix >= 0);
+  const int64_t kv_heads = a.k.shape[0], len = a.k.shape[1], rows = a.scores.shape[0], n = a.scores.shape[1];
+  SLUICE_CHECK(a.q.rank == 3 && a.k.rank == 3 && kv_heads > 0 && q_heads % kv_heads == 0);
+  SLUICE_CHECK(window <= len && n <= len && (rows == kv_heads || rows == q_heads));
   SLUICE_CHECK(d % 16 == 0 && q_heads / kv_heads <= kMaxGroup);
   SLUICE_CHECK(Is(a.q, DType::kF32, {window, q_heads, d}) && a.q.stride[1] == d);
   SLUICE_CHECK(IsKvDType(a.k.dtype) && Is(a.k, a.k.dtype, {kv_heads, len, d}));
-  SLUICE_CHECK(Is(a.lse, DType::kF32, {q_heads, window}) && Is(a.scores, DType::kF32, {kv_heads, prefix}));
+  SLUICE_CHECK(a.raw || Is(a.lse, DType::kF32, {q_heads, window}));
+  SLUICE_CHECK(Is(a.scores, DType::kF32, {rows, n}));
   if (a.sliding_window > 0) SLUICE_CHECK(Is(a.positions, DType::kI32, {kv_heads, len}));
 }
 

@@ -135,15 +135,21 @@ void Attention(const AttentionArgs& a) {
 
 void WindowScores(const WindowScoresArgs& a) {
   const int64_t window = a.q.shape[0], heads = a.q.shape[1], d = a.q.shape[2];
-  const int64_t group = heads / a.k.shape[0], prefix = a.k.shape[1] - window;
-  for (int64_t g = 0; g < a.k.shape[0]; ++g) {
-    for (int64_t j = 0; j < prefix; ++j) {
-      double sum = 0;
-      for (int64_t i = 0; i < window; ++i)
-        for (int64_t h = g * group; h < (g + 1) * group; ++h)
-          if (Sees(a.positions, a.sliding_window, g, prefix + i, j))
-            sum += std::exp(Dot(a.q, i, h, a.k, g, j) / std::sqrt(d) - Get(a.lse, h, i));
-      Set(a.scores, sum, g, j);
+  const int64_t group = heads / a.k.shape[0], first = a.k.shape[1] - window;
+  const int64_t share = heads / a.scores.shape[0];
+  for (int64_t s = 0; s < a.scores.shape[0]; ++s) {
+    const int64_t g = s * share / group;
+    for (int64_t j = 0; j < a.scores.shape[1]; ++j) {
+      double sum = a.accumulate ? Get(a.scores, s, j) : 0;
+      for (int64_t i = 0; i < window; ++i) {
+        for (int64_t h = s * share; h < (s + 1) * share; ++h) {
+          if (!Sees(a.positions, a.sliding_window, g, first + i, j)) continue;
+          const double dot = Dot(a.q, i, h, a.k, g, j);
+          const double weight = a.raw ? dot : std::exp(dot / std::sqrt(d) - Get(a.lse, h, i));
+          sum += a.round_weights ? Bf16ToFloat(RoundToBf16(static_cast<float>(weight))) : weight;
+        }
+      }
+      Set(a.scores, sum, s, j);
     }
   }
 }
@@ -153,6 +159,12 @@ void Pool(TensorView scores, const Pooling& pooling, TensorView out) {
   for (int64_t h = 0; h < scores.shape[0]; ++h) {
     for (int64_t i = 0; i < n; ++i) {
       double best = -kInfinity, sum = 0;
+      if (pooling.kind == Pooling::kChunk) {
+        const int64_t begin = i / pooling.kernel * pooling.kernel, end = std::min(begin + pooling.kernel, n);
+        for (int64_t j = begin; j < end; ++j) sum += Get(scores, h, j);
+        Set(out, sum / static_cast<double>(end - begin), h, i);
+        continue;
+      }
       for (int64_t j = 0; j < n; ++j) {
         const double s = Get(scores, h, j), distance = static_cast<double>(std::abs(i - j));
         if (pooling.kind == Pooling::kFading) {

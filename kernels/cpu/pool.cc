@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "common/base/status.h"
@@ -63,6 +64,19 @@ void CpuOps::Pool(TensorView scores, const Pooling& pooling, TensorView out) {
     return;
   }
   const int width = pooling.kernel;
+  if (pooling.kind == Pooling::kChunk) {
+    SLUICE_CHECK(width >= 1);
+    pool_.Run(static_cast<int>(heads), [&](int head, int) {
+      const float* from = Row<float>(scores, head);
+      float* to = Row<float>(out, head);
+      for (int64_t begin = 0; begin < n; begin += width) {
+        const int64_t end = std::min(begin + width, n);
+        const float sum = std::accumulate(from + begin, from + end, 0.f);
+        std::fill(to + begin, to + end, sum / static_cast<float>(end - begin));
+      }
+    });
+    return;
+  }
   SLUICE_CHECK(width >= 1 && width % 2 == 1);
   ThreadScratch scratch;
   if (!ReserveThreadScratch(2 * (n + 2 * width) * sizeof(float), &scratch)) return;

@@ -20,6 +20,18 @@ __global__ void PoolWindows(const float* scores, int64_t stride, int64_t n, int 
   out[blockIdx.y * out_stride + i] = kMaximum ? y : y / static_cast<float>(width);
 }
 
+// As PoolWindows, over the chunk that holds the output: all rows of a chunk add in the same order.
+__global__ void PoolChunks(const float* scores, int64_t stride, int64_t n, int width, float* out,
+                           int64_t out_stride) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= n) return;
+  const float* x = scores + blockIdx.y * stride;
+  const int64_t begin = i / width * width, end = min(begin + width, n);
+  float sum = 0;
+  for (int64_t j = begin; j < end; ++j) sum += x[j];
+  out[blockIdx.y * out_stride + i] = sum / static_cast<float>(end - begin);
+}
+
 // weights[d] = exp(-d / reach), d < n.
 __global__ void FadingWeights(float reach, int n, float* weights) {
   const int d = blockIdx.x * blockDim.x + threadIdx.x;
@@ -135,8 +147,11 @@ void CudaOps::Pool(TensorView scores, const Pooling& pooling, TensorView out) {
     Fade<<<grid, 256, 0, stream_>>>(scores.as<float>(), scores.stride[0], n, after, n_after, before, n_before,
                                     out.as<float>(), out.stride[0]);
   } else {
-    SLUICE_CHECK(pooling.kernel >= 1 && pooling.kernel % 2 == 1);
-    auto kernel = pooling.kind == Pooling::kMax ? &PoolWindows<true> : &PoolWindows<false>;
+    const bool chunks = pooling.kind == Pooling::kChunk;
+    SLUICE_CHECK(pooling.kernel >= 1 && (chunks || pooling.kernel % 2 == 1));
+    auto kernel = chunks                          ? &PoolChunks
+                  : pooling.kind == Pooling::kMax ? &PoolWindows<true>
+                                                  : &PoolWindows<false>;
     kernel<<<grid, 256, 0, stream_>>>(scores.as<float>(), scores.stride[0], n, pooling.kernel,
                                       out.as<float>(), out.stride[0]);
   }

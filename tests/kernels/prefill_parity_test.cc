@@ -182,15 +182,54 @@ TEST_P(PrefillParity, WindowScores) {
   }
 }
 
+// Rows that only some queries see, one row of scores a query head, raw products, rounded weights, sums over
+// several calls.
+TEST_P(PrefillParity, WindowScoresOfTheWindowItself) {
+  for (const Heads& h : kHeads) {
+    for (int sliding : {0, 50}) {
+      const int window = 70, len = 150;
+      Sequence s = Make(h, window, len, window, sliding);
+      reference::Attention(s.host);
+      Upload(s.lse);
+      for (int64_t rows : {h.kv, h.q}) {
+        for (auto [raw, round] : {std::pair{false, false}, {false, true}, {true, false}}) {
+          Tensor scores = Random(DType::kF32, {rows, len});
+          for (int n : {len - window + 1, 133, len}) {
+            auto side = [&, raw = raw, round = round](const AttentionArgs& a, TensorView out) {
+              WindowScoresArgs args{a.q, a.k, raw ? TensorView() : a.lse, out, a.positions, sliding};
+              args.raw = raw;
+              args.round_weights = round;
+              args.accumulate = true;
+              return args;
+            };
+            const Tensor part = scores.Slice(1, 0, n);
+            ops().WindowScores(side(s.device, part.device));
+            reference::WindowScores(side(s.host, part.host));
+          }
+          // Three calls' sums; raw products are sqrt(d) times as large as the scores of the tolerance. An
+          // error may turn the rounding of a few weights, each by its last of eight bits.
+          const double each = ScoreTolerance(GetParam(), h.dim) * window * (h.q / rows);
+          const double tolerance =
+              3 * each * (raw ? std::sqrt(h.dim) : 1) + (round ? 4 * std::ldexp(1, -8) : 0);
+          ExpectSame(
+              scores, tolerance,
+              absl::StrCat(Name(h), " rows ", rows, " sliding ", sliding, " raw ", raw, " round ", round));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(PrefillParity, Pool) {
   for (int n : {1, 2, 7, 63, 64, 700}) {
     Tensor scores = Random(DType::kF32, {3, n});
     float* s = scores.host.as<float>();
     for (int i = 0; i < 3 * n; ++i) s[i] = i % 2 == 0 ? s[i] : std::fabs(s[i]) * 100;
     Upload(scores);
-    std::vector<Pooling> poolings = {{Pooling::kMax, 1},    {Pooling::kMax, 7}, {Pooling::kMax, 63},
-                                     {Pooling::kMax, 1401}, {Pooling::kAvg, 1}, {Pooling::kAvg, 5},
-                                     {Pooling::kAvg, 63}};
+    std::vector<Pooling> poolings = {{Pooling::kMax, 1},     {Pooling::kMax, 7},   {Pooling::kMax, 63},
+                                     {Pooling::kMax, 1401},  {Pooling::kAvg, 1},   {Pooling::kAvg, 5},
+                                     {Pooling::kAvg, 63},    {Pooling::kChunk, 1}, {Pooling::kChunk, 10},
+                                     {Pooling::kChunk, 1024}};
     for (auto [after, before] : {std::pair{16.f, 4.f}, {0.5f, 3.f}, {2.f, 1.f}}) {
       Pooling fading;
       fading.kind = Pooling::kFading;

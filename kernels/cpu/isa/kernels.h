@@ -53,17 +53,20 @@ struct WindowScoresBlock {
   const float* q;  // [window, group, head_dim], row stride q_row_stride
   int64_t q_row_stride;
   int window;
-  int group;
+  int group;  // query heads that are summed
   int head_dim;
   bool bf16;
   const void* k;
   int64_t k_row_stride;
-  const float* lse;  // [group, window], head stride lse_head_stride
+  const float* lse;  // [group, window], head stride lse_head_stride; not read if raw
   int64_t lse_head_stride;
   int key_begin, key_end;
   int first_query_row;       // key row of query 0
   const int32_t* positions;  // null: no sliding window
   int sliding_window;
+  bool raw;
+  bool round_weights;
+  bool accumulate;
   float* scores;  // at key 0
 };
 
