@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "kernels/tensor_view.h"
 
@@ -280,6 +281,9 @@ class Backend {
   virtual DType product_input() const = 0;
   // Rows of hidden states that should go through a product at a time: as many as keep the device busy.
   virtual int64_t rows_at_once() const = 0;
+  // How long the longest wait for the device under way has lasted: one that hangs is known by it. Zero where
+  // ops run inside their calls.
+  virtual absl::Duration waiting() const = 0;
 };
 
 }  // namespace sluice

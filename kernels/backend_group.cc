@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,6 +52,12 @@ std::string BackendGroup::description() const {
   return absl::StrCat(size(), " ranks: ", absl::StrJoin(ranks_, "; ", [](std::string* out, const auto& rank) {
                         out->append(rank->description());
                       }));
+}
+
+absl::Duration BackendGroup::waiting() const {
+  absl::Duration longest;
+  for (const auto& rank : ranks_) longest = std::max(longest, rank->waiting());
+  return longest;
 }
 
 absl::Status BackendGroup::Run(const std::function<absl::Status(int rank)>& call) {

@@ -29,6 +29,9 @@ class BackendGroup {
 
   std::string description() const;  // "cpu, avx2, 2 threads"; of each rank
 
+  // The longest of its ranks' waits (Backend::waiting).
+  absl::Duration waiting() const;
+
   // Runs that failed so far: what they or earlier runs left queued may have been cut off.
   int64_t errors() const { return errors_; }
 

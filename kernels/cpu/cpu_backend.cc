@@ -64,6 +64,7 @@ class CpuBackend final : public Backend {
   }
   DType product_input() const override { return DType::kF32; }
   int64_t rows_at_once() const override { return 1024; }
+  absl::Duration waiting() const override { return absl::ZeroDuration(); }
 
  private:
   const CpuIsa isa_;

@@ -214,6 +214,7 @@ class CudaBackend final : public Backend {
   bool is_gpu() const override { return true; }
   void Enter() override { cudaSetDevice(device_.index); }
   absl::Status Drain() override {
+    const DeviceWaits::Wait wait(device_.waits.get());
     Enter();
     return CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
@@ -253,6 +254,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Ops> NewOps() override { return std::make_unique<CudaOps>(device_); }
   DType product_input() const override { return DType::kBF16; }
   int64_t rows_at_once() const override { return 4096; }
+  absl::Duration waiting() const override { return device_.waits->Longest(); }
 
   int index() const { return device_.index; }
   DeviceHeap& heap() { return *heap_; }
@@ -308,6 +310,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> Open(int index, std::shared_ptr<Gpu
   device.n_sms = properties.multiProcessorCount;
   SLUICE_ASSIGN_OR_RETURN(device.cublas, CublasLt::Load());
   device.queues = std::make_shared<CudaQueuePool>();
+  device.waits = std::make_shared<DeviceWaits>();
   device.link = std::move(link);
   device.rank = rank;
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<DeviceHeap> heap, DeviceHeap::Create(index));

@@ -77,6 +77,7 @@ char* CudaOps::Grow(CudaQueue::Memory* memory, size_t bytes, bool zeroed) {
 }
 
 absl::Status CudaOps::Sync() {
+  const DeviceWaits::Wait wait(device_.waits.get());
   Begin();
   Keep(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   queue_->ring.Deliver();
@@ -89,6 +90,7 @@ void CudaOps::Mark() {
 }
 
 absl::Status CudaOps::Await() {
+  const DeviceWaits::Wait wait(device_.waits.get());
   Begin();
   Keep(cudaEventSynchronize(queue_->mark), "cudaEventSynchronize");
   return std::exchange(error_, absl::OkStatus());

@@ -15,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/device_waits.h"
 #include "kernels/cuda/nccl_link.h"
 #include "kernels/cuda/pinned_ring.h"
 
@@ -61,6 +62,7 @@ struct CudaDevice {
   int n_sms = 0;
   std::shared_ptr<const CublasLt> cublas;
   std::shared_ptr<CudaQueuePool> queues;
+  std::shared_ptr<DeviceWaits> waits;
   std::shared_ptr<GpuLink> link;  // to the other ranks; null: alone
   int rank = 0;
 };

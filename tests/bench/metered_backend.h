@@ -35,6 +35,7 @@ class MeteredBackend final : public Backend {
   std::unique_ptr<Ops> NewOps() override;
   DType product_input() const override { return real_->product_input(); }
   int64_t rows_at_once() const override { return real_->rows_at_once(); }
+  absl::Duration waiting() const override { return real_->waiting(); }
 
  private:
   class MeteredOps;

@@ -1,4 +1,6 @@
 // Parity of matmul and the row ops.
+#include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <thread>
 
@@ -66,6 +68,25 @@ TEST_P(LinearParity, QueuesComeAndGo) {
     b = nullptr;  // waits for its work
     EXPECT_EQ(Download(of_a), Download(of_b));
   }
+}
+
+// Products for most of a second: the thread that waits for them is seen to wait.
+TEST_P(LinearParity, AWaitForTheDeviceIsSeen) {
+  EXPECT_EQ(backend().waiting(), absl::ZeroDuration());
+  if (backend().description().rfind("cpu", 0) == 0) return;  // its ops run inside their calls
+  auto [w, packed] = RandomMatrix(4096, 4096);
+  const Tensor x = Random(DType::kF32, {4096, 4096}), out = Poisoned(DType::kF32, {4096, 4096});
+  for (int i = 0; i < 3000; ++i) ops().MatMul(x.device, *packed, {}, false, out.device);
+  std::atomic<bool> over{false};
+  absl::Duration longest;
+  std::thread watch([&] {
+    while (!over) longest = std::max(longest, backend().waiting());
+  });
+  EXPECT_TRUE(ops().Sync().ok());
+  over = true;
+  watch.join();
+  EXPECT_GT(longest, absl::Milliseconds(50));
+  EXPECT_EQ(backend().waiting(), absl::ZeroDuration());
 }
 
 TEST_P(LinearParity, EmbedReadsRowsOfThePackedMatrix) {

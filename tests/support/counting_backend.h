@@ -41,6 +41,7 @@ class CountingBackend final : public Backend {
   std::unique_ptr<Ops> NewOps() override { return real_->NewOps(); }
   DType product_input() const override { return real_->product_input(); }
   int64_t rows_at_once() const override { return real_->rows_at_once(); }
+  absl::Duration waiting() const override { return std::max(waiting_, real_->waiting()); }
 
   size_t live() const { return live_; }
   size_t peak() const { return peak_; }
@@ -48,11 +49,14 @@ class CountingBackend final : public Backend {
   // How many more allocations succeed.
   static constexpr int64_t kUnlimited = int64_t{1} << 60;
   void Allow(int64_t allocations) { allowed_ = allocations; }
+  // As if somebody had waited for the device so long.
+  void Hang(absl::Duration waiting) { waiting_ = waiting; }
 
  private:
   Backend* const real_;
   size_t live_ = 0, peak_ = 0;
   int64_t allowed_ = kUnlimited;
+  absl::Duration waiting_;
 };
 
 }  // namespace sluice
