@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "kernels/sampling.h"
 #include "kernels/tensor_view.h"
 
 namespace sluice {
@@ -216,6 +217,10 @@ class Ops {
   // out[i] = the column of row i's largest value, the lowest one of equals; -1 when the row has a NaN or
   // +inf, or nothing above -inf. x [n, c] f32, out [n] i32.
   virtual void ArgMax(TensorView x, TensorView out) = 0;
+
+  // out[rule.row] = the token that each rule draws from its row, as SampleFrom: -1 where there is none, and
+  // penalties and masks are written into that row. No row twice. logits [n, c] f32, out [n] i32.
+  virtual void Sample(TensorView logits, absl::Span<const SampleRule> rules, TensorView out) = 0;
 
   // rows[h] = the k best rows of scores[h] ascending, then rows [n, n + tail). Equal scores: the lowest row
   // wins. scores [heads, n] f32 (no NaN), rows [heads, k + tail] i32; k <= n.

@@ -214,6 +214,67 @@ void ArgMax(TensorView x, TensorView out) {
   }
 }
 
+namespace {
+
+int SampleOne(std::vector<double> logits, const SampleRule& rule) {
+  const int n = static_cast<int>(logits.size());
+  for (double logit : logits)
+    if (std::isnan(logit) || logit == kInfinity) return -1;
+  for (const SeenToken& seen : rule.seen) {
+    if (seen.id < 0 || seen.id >= n) continue;
+    // Steps and roundings of f32 logits.
+    double& logit = logits[seen.id];
+    const double repeated = logit > 0 ? logit / rule.repetition_penalty : logit * rule.repetition_penalty;
+    logit = static_cast<float>(std::min<double>(repeated, std::numeric_limits<float>::max()));
+    if (seen.count == 0) continue;
+    const float times = rule.frequency_penalty * static_cast<float>(seen.count);
+    const float penalty = rule.presence_penalty + times;
+    logit = static_cast<float>(logit) - penalty;
+  }
+  for (int id : rule.forbidden)
+    if (id >= 0 && id < n) logits[id] = -kInfinity;
+
+  std::vector<int> ids(n);  // best first
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  if (n == 0 || logits[ids[0]] == -kInfinity) return -1;
+  if (rule.temperature <= 0) return ids[0];
+  const double bits = std::pow(2.0, SampleRule::kWeightBits);
+  auto weight = [&](int id) {
+    const double share = std::exp((logits[id] - logits[ids[0]]) * (1.0 / rule.temperature));
+    return static_cast<uint64_t>(share * bits);
+  };
+  std::vector<int> kept;
+  for (int id : ids)
+    if (weight(id) > 0 && static_cast<double>(weight(id)) >= rule.min_p * bits) kept.push_back(id);
+  if (rule.top_k > 0 && static_cast<size_t>(rule.top_k) < kept.size()) kept.resize(rule.top_k);
+  uint64_t total = 0, sum = 0;
+  for (int id : kept) total += weight(id);
+  if (rule.top_p < 1) {
+    const double wanted = rule.top_p * static_cast<double>(total);
+    size_t take = 0;
+    while (take == 0 || static_cast<double>(sum) < wanted) sum += weight(kept[take++]);
+    kept.resize(take);
+    total = sum;
+  }
+  std::sort(kept.begin(), kept.end());
+  const double target = rule.uniform * static_cast<double>(total);
+  sum = 0;
+  for (int id : kept)
+    if (static_cast<double>(sum += weight(id)) > target) return id;
+  return kept.back();
+}
+
+}  // namespace
+
+void Sample(TensorView logits, absl::Span<const SampleRule> rules, TensorView out) {
+  for (const SampleRule& rule : rules) {
+    std::vector<double> row;
+    for (int64_t i = 0; i < logits.shape[1]; ++i) row.push_back(Get(logits, rule.row, i));
+    Int(out, rule.row) = SampleOne(std::move(row), rule);
+  }
+}
+
 void SelectTop(TensorView scores, int k, int tail, TensorView rows) {
   const int n = static_cast<int>(scores.shape[1]);
   for (int64_t h = 0; h < scores.shape[0]; ++h) {

@@ -25,6 +25,8 @@ void Pool(TensorView scores, const Pooling& pooling, TensorView out);
 uint64_t Checksum(TensorView words);  // [n] of a 4-byte dtype
 void SumHeads(TensorView scores, TensorView out);
 void ArgMax(TensorView x, TensorView out);
+// Leaves the logits as they are.
+void Sample(TensorView logits, absl::Span<const SampleRule> rules, TensorView out);
 void SelectTop(TensorView scores, int k, int tail, TensorView rows);
 void GatherRows(TensorView x, TensorView rows, TensorView out);
 void GatherKv(TensorView k, TensorView v, TensorView positions, TensorView rows, absl::Span<const int> kept,

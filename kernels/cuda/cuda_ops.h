@@ -99,6 +99,7 @@ class CudaOps final : public Ops {
   void SumHeads(TensorView scores, TensorView out) override;
   void AllReduce(TensorView x) override;
   void ArgMax(TensorView x, TensorView out) override;
+  void Sample(TensorView logits, absl::Span<const SampleRule> rules, TensorView out) override;
   void SelectTop(TensorView scores, int k, int tail, TensorView rows) override;
   void GatherRows(TensorView x, TensorView rows, TensorView out) override;
   void GatherKv(TensorView k, TensorView v, TensorView positions, TensorView rows, absl::Span<const int> kept,

@@ -95,6 +95,9 @@ class MeteredBackend::MeteredOps final : public Ops {
   void Attention(absl::Span<const AttentionArgs> sequences) override { real_->Attention(sequences); }
   void AllReduce(TensorView x) override { real_->AllReduce(x); }
   void ArgMax(TensorView x, TensorView out) override { real_->ArgMax(x, out); }
+  void Sample(TensorView logits, absl::Span<const SampleRule> rules, TensorView out) override {
+    real_->Sample(logits, rules, out);
+  }
   void ScatterKv(TensorView k, TensorView v, const PagedKv& cache, int slot, int kv_head,
                  int row_begin) override {
     real_->ScatterKv(k, v, cache, slot, kv_head, row_begin);
