@@ -246,7 +246,8 @@ class Ops {
   // k, v [batch, n_kv_heads, d] f32.
   virtual void AppendKv(TensorView k, TensorView v, const PagedKv& cache) = 0;
 
-  // Decode attention over rows [row_begin, kept_len). q, out [batch, n_q_heads, d] f32.
+  // Decode attention over rows [row_begin, kept_len). q [batch, n_q_heads, d] f32; out of the same shape, f32
+  // or Backend::product_input().
   virtual void PagedAttention(TensorView q, const PagedKv& cache, TensorView out) = 0;
 
   // Hybrid sparse attention (RocketKV, arXiv 2502.14051, stage two; algorithms.md §3.3). Same shapes; every
