@@ -1,8 +1,10 @@
 #include "kernels/cuda/nccl_link.h"
 
 #include <atomic>
+#include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
@@ -44,14 +46,30 @@ class NcclLink final : public GpuLink {
       if (rank.comm != nullptr) broken.push_back(std::exchange(rank.comm, nullptr));
     }
     if (broken.empty()) return;
-    // An abort stops the kernels of its rank at once, and returns when no recording holds the communicator.
+    // An abort stops the kernels of its rank at once, and returns when no recording holds the communicator:
+    // no rank may wait for another's.
     MutexLock lock(&mu_);
-    aborters_.emplace_back("nccl-abort", [this, broken = std::move(broken)] {
-      for (ncclComm_t comm : broken) nccl_.abort(comm);
-    });
+    ForgetAborts();
+    for (ncclComm_t comm : broken) {
+      auto over = std::make_unique<std::atomic<bool>>(false);
+      aborts_.push_back({std::move(over), {}});
+      aborts_.back().thread = NamedThread("nccl-abort", [this, comm, over = aborts_.back().over.get()] {
+        nccl_.abort(comm);
+        *over = true;
+      });
+    }
   }
 
   absl::Status Mend() override {
+    {
+      MutexLock lock(&mu_);
+      ForgetAborts();
+      if (aborts_.size() > kMostAborts * ranks_.size())
+        return absl::UnavailableError(
+            absl::StrCat(aborts_.size(),
+                         " broken communicators do not end: the GPUs of this model need a "
+                         "restart of the process"));
+    }
     SLUICE_RETURN_IF_ERROR(Connect());
     ++generation_;
     return absl::OkStatus();
@@ -62,12 +80,22 @@ class NcclLink final : public GpuLink {
     Mutex mu;
     ncclComm_t comm ABSL_GUARDED_BY(mu) = nullptr;  // null: broken
   };
+  // Of one communicator.
+  struct Abort {
+    std::unique_ptr<std::atomic<bool>> over;
+    NamedThread thread;
+  };
+  static constexpr size_t kMostAborts = 8;  // under way, of a rank
+  void ForgetAborts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::erase_if(aborts_, [](const Abort& abort) { return abort.over->load(); });
+  }
+
   const Nccl& nccl_;
   const std::vector<int> devices_;
   std::vector<Rank> ranks_;
   std::atomic<int> generation_{0};
   Mutex mu_;
-  std::vector<NamedThread> aborters_ ABSL_GUARDED_BY(mu_);
+  std::vector<Abort> aborts_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace
