@@ -7,6 +7,8 @@ absl::StatusOr<int> CountCudaDevices() {
   return absl::FailedPreconditionError("this build has no CUDA: configure where nvcc 13 is found");
 }
 
+void LoadCodeEarly() {}
+
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int) { return CountCudaDevices().status(); }
 
 absl::StatusOr<std::unique_ptr<BackendGroup>> NewCudaGroup(int, int) { return CountCudaDevices().status(); }

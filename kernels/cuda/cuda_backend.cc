@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -15,6 +16,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/nccl_link.h"
 #include "kernels/cuda/round.h"
 #include "kernels/cuda/row_matrix.h"
 
@@ -335,6 +337,8 @@ absl::Status OpenMemory(CudaBackend* of, CudaBackend* to) {
 }
 
 }  // namespace
+
+void LoadCodeEarly() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int index) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> backend, Open(index, nullptr, 0));

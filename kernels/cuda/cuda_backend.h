@@ -14,6 +14,10 @@ namespace sluice {
 // device.
 absl::StatusOr<int> CountCudaDevices();
 
+// Before the process' first CUDA call: the code of a library's kernels is loaded with it, not at their first
+// launch, where it waits for the GPU. What the environment says of it stays.
+void LoadCodeEarly();
+
 // FailedPrecondition: no such device, one that is no Hopper, or a missing library.
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int device);
 

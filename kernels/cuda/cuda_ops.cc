@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/nccl_link.h"
 #include "kernels/views.h"
 
 namespace sluice {
@@ -104,15 +105,21 @@ absl::Status CudaOps::Replay(const std::vector<int>& key, const std::function<ab
     link_generation_ = device_.link->generation();
   }
   Graph* graph = GraphOf(key);
-  if (graph->generation != queue_->generation) {
+  bool recordable = graph->generation == queue_->generation;
+  // Ranks meet once around a recorded step and at every sum of one that is not: all must take the same way.
+  if (device_.link != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(recordable, device_.link->Agree(recordable));
+  }
+  if (!recordable) {
     SLUICE_RETURN_IF_ERROR(enqueue());
     if (graph->exec != nullptr) cudaGraphExecDestroy(std::exchange(graph->exec, nullptr));
     graph->generation = queue_->generation;
     return absl::OkStatus();
   }
   if (graph->exec == nullptr) SLUICE_RETURN_IF_ERROR(Record(graph, enqueue));
-  if (graph->exec != nullptr) Keep(cudaGraphLaunch(graph->exec, stream_), "cudaGraphLaunch");
-  return absl::OkStatus();
+  if (graph->exec == nullptr) return absl::OkStatus();  // Sync says why
+  const auto launch = [&] { return CudaStatus(cudaGraphLaunch(graph->exec, stream_), "cudaGraphLaunch"); };
+  return device_.link == nullptr ? launch() : device_.link->Launch(launch);
 }
 
 absl::Status CudaOps::Record(Graph* graph, const std::function<absl::Status()>& enqueue) {
@@ -122,6 +129,7 @@ absl::Status CudaOps::Record(Graph* graph, const std::function<absl::Status()>& 
   Keep(cudaStreamEndCapture(stream_, &recorded), "cudaStreamEndCapture");
   if (recorded == nullptr) return status;
   if (status.ok()) Keep(cudaGraphInstantiate(&graph->exec, recorded, 0), "cudaGraphInstantiate");
+  if (graph->exec != nullptr) Keep(cudaGraphUpload(graph->exec, stream_), "cudaGraphUpload");
   cudaGraphDestroy(recorded);
   return status;
 }

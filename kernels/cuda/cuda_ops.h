@@ -16,12 +16,12 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/device_waits.h"
-#include "kernels/cuda/nccl_link.h"
 #include "kernels/cuda/pinned_ring.h"
 
 namespace sluice {
 
-class Linear;  // linear.h
+class GpuLink;  // nccl_link.h
+class Linear;   // linear.h
 
 // What a queue owns on its GPU: memory that grows with use, in order with the stream, and what was prepared
 // for shapes seen before. It outlives the Ops object, because a prefill pass makes a new one.
