@@ -126,7 +126,10 @@ struct PagedKv {
   TensorView
       row_begin;  // [n_slots, n_kv_heads] i32 first row that attention may read (sliding window), else 0
   TensorView chunk_table;  // [n_slots, n_kv_heads, max_chunks] i32
-  TensorView hsa;  // [n_slots, 3] i32: page size p (0: the slot keeps no bounds), channels k1, tokens k2
+  TensorView hsa;  // [n_slots, 4] i32, how the slot selects: page size p (0: it keeps no bounds), channels
+                   // k1, tokens k2, 1 where it keeps value sums
+  TensorView
+      value_sums;  // [n_slots, n_kv_heads, head_dim] f32: the sum of a head's V rows, of slots that keep it
 };
 
 struct CopyArgs {
@@ -242,8 +245,11 @@ class Ops {
   virtual void ScatterKv(TensorView k, TensorView v, const PagedKv& cache, int slot, int kv_head,
                          int row_begin) = 0;
 
-  // Appends one row per batch entry and head at kept_len, updates bounds, then adds 1 to kept_len.
-  // k, v [batch, n_kv_heads, d] f32.
+  // Sets the value sums of one slot that keeps them from the rows of all its KV heads.
+  virtual void SumValues(const PagedKv& cache, int slot) = 0;
+
+  // Appends one row per batch entry and head at kept_len, updates bounds and value sums, then adds 1 to
+  // kept_len. k, v [batch, n_kv_heads, d] f32.
   virtual void AppendKv(TensorView k, TensorView v, const PagedKv& cache) = 0;
 
   // Decode attention over rows [row_begin, kept_len). q [batch, n_q_heads, d] f32; out of the same shape, f32
@@ -253,6 +259,23 @@ class Ops {
   // Hybrid sparse attention (RocketKV, arXiv 2502.14051, stage two; algorithms.md §3.3). Same shapes; every
   // slot of the batch keeps bounds and has no sliding window.
   virtual void HsaAttention(TensorView q, const PagedKv& cache, TensorView out) = 0;
+
+  // The next three have the same shapes, and no slot of the batch has a sliding window. Equal scores: the
+  // lowest page or row wins.
+
+  // Quest (arXiv 2406.10774; algorithms.md §7): every query head reads the k2 / p whole pages, at least one,
+  // whose bounds allow the largest scores. Slots keep bounds of pages of several rows.
+  virtual void QuestAttention(TensorView q, const PagedKv& cache, TensorView out) = 0;
+
+  // SparQ (arXiv 2312.04985; algorithms.md §8): a group reads k2 rows: the latest k2 / 4 + 1, and those that
+  // score best in the k1 channels where its queries are largest. With mean_value each head gives what its
+  // approximate softmax has elsewhere to the mean of all V rows. Slots keep bounds with p = 1, and with
+  // mean_value value sums.
+  virtual void SparqAttention(TensorView q, const PagedKv& cache, bool mean_value, TensorView out) = 0;
+
+  // Exact top-k (algorithms.md §15): every query head reads its k2 best rows; with per_group a group reads
+  // the k2 rows of the largest mean over its heads of the softmax over all rows.
+  virtual void TopKAttention(TensorView q, const PagedKv& cache, bool per_group, TensorView out) = 0;
 };
 
 struct DeviceMemory {

@@ -55,8 +55,10 @@ void CheckPagedKv(const PagedKv& cache) {
   SLUICE_CHECK(Is(cache.page_table, DType::kI32, {n_slots, heads, cache.page_table.shape[2]}));
   SLUICE_CHECK(Is(cache.kept_len, DType::kI32, {n_slots, heads}));
   SLUICE_CHECK(cache.row_begin.empty() || Is(cache.row_begin, DType::kI32, {n_slots, heads}));
+  SLUICE_CHECK(cache.value_sums.empty() ||
+               Is(cache.value_sums, DType::kF32, {n_slots, heads, cache.head_dim}));
   if (cache.hsa.empty()) return;
-  SLUICE_CHECK(Is(cache.hsa, DType::kI32, {n_slots, 3}));
+  SLUICE_CHECK(Is(cache.hsa, DType::kI32, {n_slots, 4}));
   SLUICE_CHECK(Is(cache.chunk_table, DType::kI32, {n_slots, heads, cache.chunk_table.shape[2]}));
 }
 
@@ -69,11 +71,22 @@ void CheckScatterKv(const TensorView& k, const TensorView& v, const PagedKv& cac
   SLUICE_CHECK(row_begin >= 0 && row_begin + n <= cache.page_table.shape[2] * PagedKv::kPageRows);
 }
 
+void CheckSumValues(const PagedKv& cache, int slot) {
+  CheckPagedKv(cache);
+  SLUICE_CHECK(!cache.value_sums.empty() && !cache.hsa.empty());
+  SLUICE_CHECK(slot >= 0 && slot < cache.kept_len.shape[0]);
+}
+
 void CheckAppendKv(const TensorView& k, const TensorView& v, const PagedKv& cache) {
   CheckPagedKv(cache);
   const int64_t batch = k.shape[0], heads = cache.n_kv_heads, d = cache.head_dim;
   SLUICE_CHECK(Is(k, DType::kF32, {batch, heads, d}) && Is(v, DType::kF32, {batch, heads, d}));
   SLUICE_CHECK(Is(cache.slots, DType::kI32, {batch}));
+}
+
+void CheckSelecting(const TensorView& q, const PagedKv& cache, const TensorView& out) {
+  CheckDecode(q, cache, out);
+  SLUICE_CHECK(!cache.hsa.empty());
 }
 
 void CheckDecode(const TensorView& q, const PagedKv& cache, const TensorView& out) {

@@ -15,7 +15,10 @@ void CheckWindowScores(const WindowScoresArgs& args);
 void CheckPagedKv(const PagedKv& cache);  // its tables
 void CheckScatterKv(const TensorView& k, const TensorView& v, const PagedKv& cache, int slot, int kv_head,
                     int row_begin);
+void CheckSumValues(const PagedKv& cache, int slot);
 void CheckAppendKv(const TensorView& k, const TensorView& v, const PagedKv& cache);
 void CheckDecode(const TensorView& q, const PagedKv& cache, const TensorView& out);
+// The same of ops that read how slots select.
+void CheckSelecting(const TensorView& q, const PagedKv& cache, const TensorView& out);
 
 }  // namespace sluice

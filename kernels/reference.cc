@@ -35,6 +35,31 @@ double Dot(const TensorView& q, int64_t i, int64_t h, const TensorView& k, int64
   return sum;
 }
 
+std::vector<double> Softmax(const std::vector<double>& x) {
+  const double max = *std::max_element(x.begin(), x.end());
+  std::vector<double> p;
+  double sum = 0;
+  for (double value : x) sum += p.emplace_back(std::exp(value - max));
+  for (double& value : p) value /= sum;
+  return p;
+}
+
+// The k best, ascending; the lowest of equals.
+RowChoice ChooseBest(const std::vector<double>& score, int k) {
+  std::vector<int> order(score.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return score[a] > score[b]; });
+  k = std::min(k, static_cast<int>(order.size()));
+  RowChoice choice = {{order.begin(), order.begin() + k}, kInfinity};
+  if (k < static_cast<int>(order.size())) {
+    const double last = score[order[k - 1]], next = score[order[k]];
+    // Equal scores tie exactly where they come from equal rows.
+    if (last != next) choice.margin = (last - next) / std::max(1.0, std::fabs(next));
+  }
+  std::sort(choice.rows.begin(), choice.rows.end());
+  return choice;
+}
+
 }  // namespace
 
 double Get(const TensorView& view, int64_t i, int64_t j, int64_t k) {
@@ -383,6 +408,81 @@ HsaChoice ChooseHsaRows(TensorView q, TensorView k, int page, int channels, int 
   choice.rows.assign(rows.begin(), rows.begin() + tokens);
   std::sort(choice.rows.begin(), choice.rows.end());
   return choice;
+}
+
+RowChoice ChooseQuestRows(TensorView q, TensorView k, int page, int tokens) {
+  const int len = static_cast<int>(k.shape[0]), n_pages = (len + page - 1) / page;
+  std::vector<double> score(n_pages);
+  for (int j = 0; j < n_pages; ++j) {
+    for (int64_t c = 0; c < q.shape[1]; ++c) {
+      double low = kInfinity, high = -kInfinity;
+      for (int x = j * page; x < std::min((j + 1) * page, len); ++x) {
+        low = std::min(low, Get(k, x, c));
+        high = std::max(high, Get(k, x, c));
+      }
+      score[j] += std::max(Get(q, 0, c) * low, Get(q, 0, c) * high);
+    }
+  }
+  const RowChoice pages = ChooseBest(score, std::max(1, tokens / page));
+  RowChoice choice = {{}, pages.margin};
+  for (int j : pages.rows)
+    for (int x = j * page; x < std::min((j + 1) * page, len); ++x) choice.rows.push_back(x);
+  return choice;
+}
+
+RowChoice ChooseSparqRows(TensorView q, TensorView k, int channels, int tokens, std::vector<double>* shares) {
+  const int group = static_cast<int>(q.shape[0]), d = static_cast<int>(q.shape[1]);
+  const int len = static_cast<int>(k.shape[0]);
+  std::vector<double> magnitude(d), sum(len);
+  for (int c = 0; c < d; ++c)
+    for (int g = 0; g < group; ++g) magnitude[c] += std::fabs(Get(q, g, c));
+  const RowChoice chosen_channels = ChooseBest(magnitude, channels);
+  std::vector<std::vector<double>> weights;
+  for (int g = 0; g < group; ++g) {
+    double kept = 0, all = 0;
+    for (int c = 0; c < d; ++c) all += std::fabs(Get(q, g, c));
+    for (int c : chosen_channels.rows) kept += std::fabs(Get(q, g, c));
+    std::vector<double> score(len);
+    for (int x = 0; x < len; ++x) {
+      for (int c : chosen_channels.rows) score[x] += Get(q, g, c) * Get(k, x, c);
+      score[x] /= std::sqrt(d * kept / all);
+      sum[x] += score[x];
+    }
+    weights.push_back(Softmax(score));
+  }
+  tokens = std::min(tokens, len);
+  for (int x = len - tokens / 4 - 1; x < len; ++x) sum[std::max(0, x)] = kInfinity;
+  RowChoice choice = ChooseBest(sum, tokens);
+  choice.margin = std::min(choice.margin, chosen_channels.margin);
+  shares->assign(group, 0);
+  for (int g = 0; g < group; ++g)
+    for (int x : choice.rows) (*shares)[g] += weights[g][x];
+  return choice;
+}
+
+RowChoice ChooseTopRows(TensorView q, TensorView k, int tokens) {
+  const int64_t d = q.shape[1], len = k.shape[0];
+  std::vector<double> mean(len);
+  for (int64_t g = 0; g < q.shape[0]; ++g) {
+    std::vector<double> score(len);
+    for (int64_t x = 0; x < len; ++x) {
+      for (int64_t c = 0; c < d; ++c) score[x] += Get(q, g, c) * Get(k, x, c);
+      score[x] /= std::sqrt(d);
+    }
+    const std::vector<double> weights = Softmax(score);
+    for (int64_t x = 0; x < len; ++x) mean[x] += weights[x] / q.shape[0];
+  }
+  for (double& x : mean) x = std::log(x);
+  return ChooseBest(mean, tokens);
+}
+
+void AddMeanValue(TensorView v, const std::vector<double>& shares, TensorView out) {
+  for (int64_t c = 0; c < v.shape[1]; ++c) {
+    double mean = 0;
+    for (int64_t x = 0; x < v.shape[0]; ++x) mean += Get(v, x, c) / v.shape[0];
+    for (size_t g = 0; g < shares.size(); ++g)
+      Set(out, shares[g] * Get(out, g, c) + (1 - shares[g]) * mean, g, c);
+  }
 }
 
 }  // namespace sluice::reference

@@ -47,4 +47,19 @@ struct HsaChoice {
 };
 HsaChoice ChooseHsaRows(TensorView q, TensorView k, int page, int channels, int tokens);
 
+// The rows that the other sparse attentions read, ascending; margins as above, but of scores: a difference
+// over the larger of 1 and the score at the cut.
+struct RowChoice {
+  std::vector<int> rows;
+  double margin;
+};
+// Of one query head, q [1, d].
+RowChoice ChooseQuestRows(TensorView q, TensorView k, int page, int tokens);
+// Of a query group, q [group, d]; shares: of each head's approximate softmax in these rows.
+RowChoice ChooseSparqRows(TensorView q, TensorView k, int channels, int tokens, std::vector<double>* shares);
+// By the mean over q [group, d] of the softmax over all rows: of one head, its best rows.
+RowChoice ChooseTopRows(TensorView q, TensorView k, int tokens);
+// Moves what shares leave of out [group, d] to the mean of v's rows.
+void AddMeanValue(TensorView v, const std::vector<double>& shares, TensorView out);
+
 }  // namespace sluice::reference

@@ -11,7 +11,7 @@ namespace sluice {
 
 enum class PropagationKind { kNone, kTsp };
 enum class RetentionKind { kFull, kSnapKv, kStreamingLlm };
-enum class SelectionKind { kDense, kHsa };
+enum class SelectionKind { kDense, kHsa, kQuest, kSparq, kSparqWithoutMean, kExactTopK, kExactTopKGroup };
 enum class HistoryKind { kEvict, kKeep };
 
 // Why a gate that was asked for is off.
@@ -39,9 +39,9 @@ struct RetentionGate {
 
 struct SelectionGate {
   SelectionKind kind = SelectionKind::kDense;
-  int page = 0;      // HSA page size p
+  int page = 0;      // p: rows of a page of bounds; 1: K is kept transposed, 0: neither
   int channels = 0;  // k1: channels of head_dim scored
-  int tokens = 0;    // k2: rows attended exactly
+  int tokens = 0;    // k2: rows attended exactly, by a KV head, or by each query head (quest, exact_topk)
   friend bool operator==(const SelectionGate&, const SelectionGate&) = default;
 };
 

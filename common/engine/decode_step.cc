@@ -104,7 +104,7 @@ absl::Status DecodeStepper::Impl::EnqueueLayers(absl::Span<const int> kinds, Ten
       const int kind = kinds[begin];
       for (end = begin; end < batch && kinds[end] == kind;) ++end;
       SelectorOf(static_cast<SelectionKind>(kind))
-          .Attend(qkv.q.Slice(0, begin, end), cache->View(layer, slots.Slice(0, begin, end)), *ops,
+          .Attend(layer, qkv.q.Slice(0, begin, end), cache->View(layer, slots.Slice(0, begin, end)), *ops,
                   attention.Slice(0, begin, end));
     }
     SLUICE_RETURN_IF_ERROR(model->Finish(layer, attention, hidden, *ops, layer_scratch));

@@ -14,7 +14,7 @@ constexpr size_t kAlign = 64;
 
 int CeilDiv(int a, int b) { return a / b + (a % b != 0); }
 
-// Cuts i32 tables one after another out of a buffer that is allocated afterwards.
+// Cuts tables of 4-byte entries one after another out of a buffer that is allocated afterwards.
 class TableLayout {
  public:
   void Add(TensorView* view, std::initializer_list<int64_t> shape) {
@@ -77,7 +77,9 @@ absl::StatusOr<std::unique_ptr<DecodeCache>> DecodeCache::Create(Backend* backen
   tables.Add(&cache->kept_len_, {slots, layers, heads});
   tables.Add(&cache->row_begin_, {slots, layers, heads});
   tables.Add(&cache->staging_, {slots, layers, heads});
-  tables.Add(&cache->hsa_, {slots, 3});
+  tables.Add(&cache->hsa_, {slots, 4});
+  tables.Add(&cache->value_sums_, {slots, layers, heads, shape.head_dim});
+  cache->value_sums_.dtype = DType::kF32;
 
   const size_t page_bytes = 2 * PagedKv::kPageRows * shape.row_bytes();
   const size_t chunk_bytes = 2 * PagedKv::kChunkPages * shape.row_bytes();
@@ -105,7 +107,7 @@ absl::StatusOr<std::unique_ptr<DecodeCache>> DecodeCache::Create(Backend* backen
   return cache;
 }
 
-absl::StatusOr<std::unique_ptr<SequenceKv>> DecodeCache::NewSequence(std::array<int32_t, 3> selection,
+absl::StatusOr<std::unique_ptr<SequenceKv>> DecodeCache::NewSequence(std::array<int32_t, 4> selection,
                                                                      absl::Span<const int> rows) {
   SLUICE_CHECK(rows.size() == static_cast<size_t>(shape_.n_layers) * shape_.n_kv_heads);
   SLUICE_CHECK(selection[0] >= 0);
@@ -144,6 +146,7 @@ PagedKv DecodeCache::View(LayerId layer, TensorView slots) const {
   view.row_begin = OfLayer(row_begin_, layer);
   view.chunk_table = OfLayer(chunk_table_, layer);
   view.hsa = hsa_;
+  view.value_sums = OfLayer(value_sums_, layer);
   return view;
 }
 

@@ -23,10 +23,10 @@ namespace sluice {
 class SequenceKv;
 
 struct DecodeCacheOptions {
-  int n_slots = 64;                  // sequences resident at once
-  int max_rows = 0;                  // rows per (layer, head) a sequence may ever hold: the context length
-  size_t memory_bytes = 0;           // tables, pages and bounds together
-  double bounds_share = 0.25;        // of what the tables leave, for chunks of bounds; 0: no HSA
+  int n_slots = 64;            // sequences resident at once
+  int max_rows = 0;            // rows per (layer, head) a sequence may ever hold: the context length
+  size_t memory_bytes = 0;     // tables, pages and bounds together
+  double bounds_share = 0.25;  // of what the tables leave, for chunks of bounds; 0: no HSA, Quest, SparQ
   std::vector<int> sliding_windows;  // [n_layers], 0: none in that layer; empty: none in any
 };
 
@@ -36,10 +36,10 @@ class DecodeCache {
   static absl::StatusOr<std::unique_ptr<DecodeCache>> Create(Backend* backend, const KvShape& shape,
                                                              const DecodeCacheOptions& options);
 
-  // selection: {p, k1, k2} as in PagedKv::hsa; p = 0: no bounds. rows[layer * n_kv_heads + head]: rows to
-  // reserve. All or nothing: ResourceExhausted says what is short, InvalidArgument what can never fit.
-  // The cache outlives its sequences.
-  absl::StatusOr<std::unique_ptr<SequenceKv>> NewSequence(std::array<int32_t, 3> selection,
+  // selection: {p, k1, k2, value sums} as in PagedKv::hsa; p = 0: no bounds. rows[layer * n_kv_heads + head]:
+  // rows to reserve. All or nothing: ResourceExhausted says what is short, InvalidArgument what can never
+  // fit. The cache outlives its sequences.
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewSequence(std::array<int32_t, 4> selection,
                                                           absl::Span<const int> rows);
 
   // The view that ops take, for one layer; `slots` [batch] i32 on the device.
@@ -70,7 +70,8 @@ class DecodeCache {
   TensorView chunk_table_;  // [n_slots, n_layers, n_kv_heads, max_chunks] i32, -1: absent
   TensorView kept_len_;     // [n_slots, n_layers, n_kv_heads] i32
   TensorView row_begin_;    // [n_slots, n_layers, n_kv_heads] i32
-  TensorView hsa_;          // [n_slots, 3] i32
+  TensorView hsa_;          // [n_slots, 4] i32
+  TensorView value_sums_;   // [n_slots, n_layers, n_kv_heads, head_dim] f32
   TensorView staging_;      // [n_slots, n_layers, n_kv_heads] i32: one column of a table on its way
   mutable Mutex mu_;
   std::vector<int> free_slots_ ABSL_GUARDED_BY(mu_);

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<RankedCache>> RankedCache::Create(const BackendGr
   return cache;
 }
 
-absl::StatusOr<std::unique_ptr<RankedSequence>> RankedCache::NewSequence(std::array<int32_t, 3> selection,
+absl::StatusOr<std::unique_ptr<RankedSequence>> RankedCache::NewSequence(std::array<int32_t, 4> selection,
                                                                          absl::Span<const int> rows) {
   SLUICE_CHECK(rows.size() == static_cast<size_t>(shape_.n_layers) * shape_.n_kv_heads);
   auto sequence = absl::WrapUnique(new RankedSequence(this));

@@ -28,7 +28,7 @@ class RankedCache {
                                                              DecodeCacheOptions options);
 
   // rows[layer * n_kv_heads + head]; all or nothing, as DecodeCache::NewSequence.
-  absl::StatusOr<std::unique_ptr<RankedSequence>> NewSequence(std::array<int32_t, 3> selection,
+  absl::StatusOr<std::unique_ptr<RankedSequence>> NewSequence(std::array<int32_t, 4> selection,
                                                               absl::Span<const int> rows);
 
   const KvShape& shape() const { return shape_; }  // of the whole model

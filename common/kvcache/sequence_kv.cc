@@ -24,7 +24,7 @@ void Refill(std::vector<PageId>& to, size_t n, std::vector<PageId>& from) {
 
 }  // namespace
 
-SequenceKv::SequenceKv(DecodeCache* cache, int slot, std::array<int32_t, 3> selection)
+SequenceKv::SequenceKv(DecodeCache* cache, int slot, std::array<int32_t, 4> selection)
     : cache_(cache),
       slot_(slot),
       selection_(selection),
@@ -126,6 +126,9 @@ void SequenceKv::FinishWrites(int growth, Ops& ops) {
   }
   // The tables are megabytes where the context is long, and the request waits.
   trimmed || !uploaded_ ? UploadSlot(ops) : UploadLengths(ops);
+  if (selection_[3] == 0) return;
+  for (int layer = 0; layer < cache_->shape_.n_layers; ++layer)
+    ops.SumValues(cache_->View(LayerId(layer), TensorView()), slot_);
 }
 
 absl::Status SequenceKv::ReserveAppend(Ops& ops) {

@@ -34,8 +34,8 @@ class SequenceKv {
   absl::Status Write(LayerId layer, int kv_head, int row_begin, TensorView k, TensorView v,
                      absl::Span<const int32_t> positions, Ops& ops);
 
-  // All rows have arrived: gives back what `growth` more rows per head do not need, and shows decode the
-  // lengths. Again after a step that failed: the device forgets the rows that some layers may have appended.
+  // All rows have arrived: gives back what `growth` more rows per head do not need, shows decode the lengths,
+  // and adds up the values where their sums are kept. Again after a step that failed: the device forgets the rows that some layers may have appended.
   void FinishWrites(int growth, Ops& ops);
 
   // Makes room for one more row in every (layer, head). ResourceExhausted when a pool is empty, OutOfRange at
@@ -58,7 +58,7 @@ class SequenceKv {
     std::vector<int32_t> positions;  // [rows] in layers with a sliding window, else empty
   };
 
-  SequenceKv(DecodeCache* cache, int slot, std::array<int32_t, 3> selection);
+  SequenceKv(DecodeCache* cache, int slot, std::array<int32_t, 4> selection);
   absl::Status Reserve(absl::Span<const int> rows);
   Head& head(int layer, int kv_head) { return heads_[layer * cache_->shape_.n_kv_heads + kv_head]; }
   void UploadSlot(Ops& ops);
@@ -68,7 +68,7 @@ class SequenceKv {
 
   DecodeCache* const cache_;
   const int slot_;
-  const std::array<int32_t, 3> selection_;
+  const std::array<int32_t, 4> selection_;
   bool uploaded_ = false;
   std::vector<Head> heads_;         // [n_layers * n_kv_heads]
   std::vector<int32_t> row_begin_;  // same order, as on the device

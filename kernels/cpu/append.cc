@@ -18,7 +18,8 @@ void CpuOps::AppendKv(TensorView k, TensorView v, const PagedKv& cache) {
       int32_t& len = PagedRows::TableRow(cache.kept_len, slot, head)[0];
       SLUICE_CHECK(len < cache.page_table.shape[2] * PagedKv::kPageRows);
       const PagedRows rows(cache, slot, head);
-      const int page = HsaOf(cache, slot).page;
+      const HsaSettings hsa = HsaOf(cache, slot);
+      const int page = hsa.page;
       const float* from_k = Row<float>(k, b, head);
       const float* from_v = Row<float>(v, b, head);
       if (cache.dtype == DType::kBF16) {
@@ -31,6 +32,8 @@ void CpuOps::AppendKv(TensorView k, TensorView v, const PagedKv& cache) {
         std::memcpy(rows.v(len), from_v, rows.row_bytes());
         if (page > 0) PageBounds(cache, slot, head, page).Add(len, from_k);
       }
+      if (hsa.sums)
+        AddValueRow(rows.v(len), cache.dtype, cache.head_dim, PagedRows::ValueSums(cache, slot, head));
       ++len;
     }
   });

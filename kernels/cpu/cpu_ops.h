@@ -59,9 +59,13 @@ class CpuOps final : public Ops {
                 TensorView k_out, TensorView v_out, TensorView positions_out) override;
   void ScatterKv(TensorView k, TensorView v, const PagedKv& cache, int slot, int kv_head,
                  int row_begin) override;
+  void SumValues(const PagedKv& cache, int slot) override;
   void AppendKv(TensorView k, TensorView v, const PagedKv& cache) override;
   void PagedAttention(TensorView q, const PagedKv& cache, TensorView out) override;
   void HsaAttention(TensorView q, const PagedKv& cache, TensorView out) override;
+  void QuestAttention(TensorView q, const PagedKv& cache, TensorView out) override;
+  void SparqAttention(TensorView q, const PagedKv& cache, bool mean_value, TensorView out) override;
+  void TopKAttention(TensorView q, const PagedKv& cache, bool per_group, TensorView out) override;
 
  private:
   // body(begin, end) over [0, n), in as many parts as the work is worth. cost: f32 values touched per item.

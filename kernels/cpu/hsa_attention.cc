@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "kernels/cpu/chosen_rows.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/decode_split.h"
 #include "kernels/cpu/paged_rows.h"
@@ -50,19 +51,6 @@ struct HsaScratch {
     part = memory;
   }
 };
-
-// The k1 channels with the largest sum over the group of |q|, ascending; the lowest wins a tie.
-void ChooseChannels(const float* q, int group, int d, int k1, const HsaScratch& s) {
-  for (int c = 0; c < d; ++c) {
-    s.channel_sum[c] = 0;
-    s.channels[c] = c;
-    for (int g = 0; g < group; ++g) s.channel_sum[c] += std::fabs(q[g * d + c]);
-  }
-  std::nth_element(s.channels, s.channels + k1 - 1, s.channels + d, [&](int32_t a, int32_t b) {
-    return s.channel_sum[a] != s.channel_sum[b] ? s.channel_sum[a] > s.channel_sum[b] : a < b;
-  });
-  std::sort(s.channels, s.channels + k1);
-}
 
 // Picks the first `tokens` rows by (page weight, page); fills `order` with the pages taken, ascending, and
 // says how many rows the page at the cut gives.
@@ -129,7 +117,7 @@ void CpuOps::HsaAttention(TensorView q, const PagedKv& cache, TensorView out) {
 
     // Channels, signs, temperature.
     const int k1 = hsa.channels;
-    ChooseChannels(query, group, d, k1, s);
+    ChooseChannels(query, group, d, k1, s.channel_sum, s.channels);
     float inverse_tau[kMaxGroup];
     bool use_max[1024];
     SLUICE_CHECK(d <= 1024);
@@ -140,12 +128,7 @@ void CpuOps::HsaAttention(TensorView q, const PagedKv& cache, TensorView out) {
       // With one-row pages there are no bounds: the row itself is its minimum and its maximum.
       for (int g = 0; g < group; ++g) s.chosen_q[g * k1 + i] = query[g * d + s.channels[i]];
     }
-    for (int g = 0; g < group; ++g) {
-      float all = 0, kept = 0;
-      for (int c = 0; c < d; ++c) all += std::fabs(query[g * d + c]);
-      for (int i = 0; i < k1; ++i) kept += std::fabs(query[g * d + s.channels[i]]);
-      inverse_tau[g] = kept > 0 ? 1 / std::sqrt(static_cast<float>(d) * kept / all) : 0;
-    }
+    for (int g = 0; g < group; ++g) inverse_tau[g] = InverseTemperature(query + g * d, d, s.channels, k1);
 
     const PageBounds bounds(cache, slot, h, hsa.page);
     for (int run = 0; run * kPages < n_pages; ++run) {

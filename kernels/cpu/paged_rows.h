@@ -22,6 +22,12 @@ class PagedRows {
   char* v(int row) const { return k(row) + PagedKv::kPageRows * row_bytes_; }
   size_t row_bytes() const { return row_bytes_; }
 
+  // [head_dim] of a slot that keeps them.
+  static float* ValueSums(const PagedKv& cache, int slot, int kv_head) {
+    return static_cast<float*>(cache.value_sums.data) + slot * cache.value_sums.stride[0] +
+           kv_head * cache.value_sums.stride[1];
+  }
+
   static int32_t* TableRow(const TensorView& table, int slot, int kv_head) {
     return static_cast<int32_t*>(table.data) + slot * table.stride[0] + kv_head * table.stride[1];
   }
@@ -35,6 +41,14 @@ class PagedRows {
   const int32_t* table_;
   size_t row_bytes_;
 };
+
+// sums[c] += value c of a V row, for c < d.
+template <class Sum>
+void AddValueRow(const char* v, DType dtype, int d, Sum* sums) {
+  for (int c = 0; c < d; ++c)
+    sums[c] += dtype == DType::kBF16 ? Bf16ToFloat(reinterpret_cast<const uint16_t*>(v)[c])
+                                     : reinterpret_cast<const float*>(v)[c];
+}
 
 // The bounds of one (slot, KV head), when HSA pages hold `page` rows.
 class PageBounds {
@@ -92,12 +106,13 @@ struct HsaSettings {
   int page;      // rows of a page; 0: the slot keeps no bounds
   int channels;  // k1
   int tokens;    // k2
+  bool sums;     // value sums are kept
 };
 
 inline HsaSettings HsaOf(const PagedKv& cache, int slot) {
-  if (cache.hsa.empty()) return {0, 0, 0};
+  if (cache.hsa.empty()) return {0, 0, 0, false};
   const int32_t* hsa = static_cast<const int32_t*>(cache.hsa.data) + slot * cache.hsa.stride[0];
-  return {hsa[0], hsa[1], hsa[2]};
+  return {hsa[0], hsa[1], hsa[2], hsa[3] != 0};
 }
 
 }  // namespace sluice

@@ -24,6 +24,7 @@ struct HsaSettings {
   int page;      // rows of a page; 0: the slot keeps no bounds
   int channels;  // k1
   int tokens;    // k2
+  int sums;      // 1: value sums are kept
 };
 
 // Pages of 2 * 64 rows of d values: K, then V. Row r of a head lies in "place" page * 128 + r % 64; its V is
@@ -35,6 +36,8 @@ struct PagedCache {
   SlotTable page_table, kept_len, row_begin, chunk_table;
   const int32_t* hsa;
   int64_t hsa_stride;
+  float* value_sums;
+  int64_t sums_slot_stride, sums_head_stride;
   int heads, d;
   int max_pages, max_chunks;
 
@@ -48,15 +51,21 @@ struct PagedCache {
         chunk_table(c.chunk_table),
         hsa(static_cast<const int32_t*>(c.hsa.data)),
         hsa_stride(c.hsa.stride[0]),
+        value_sums(static_cast<float*>(c.value_sums.data)),
+        sums_slot_stride(c.value_sums.stride[0]),
+        sums_head_stride(c.value_sums.stride[1]),
         heads(c.n_kv_heads),
         d(c.head_dim),
         max_pages(static_cast<int>(c.page_table.shape[2])),
         max_chunks(c.hsa.empty() ? 0 : static_cast<int>(c.chunk_table.shape[2])) {}
 
   __device__ HsaSettings Hsa(int slot) const {
-    if (hsa == nullptr) return {0, 0, 0};
+    if (hsa == nullptr) return {0, 0, 0, 0};
     const int32_t* s = hsa + slot * hsa_stride;
-    return {s[0], s[1], s[2]};
+    return {s[0], s[1], s[2], s[3]};
+  }
+  __device__ float* ValueSums(int slot, int head) const {
+    return value_sums + slot * sums_slot_stride + head * sums_head_stride;
   }
   __device__ int Length(int slot, int head) const { return *kept_len.At(slot, head); }
   __device__ int Begin(int slot, int head) const {

@@ -227,7 +227,7 @@ struct LayerCaches {
         kept_len(b.Ints(std::vector<int>(layers * s.batch * s.kv, rows))) {
     std::vector<int> slot_ids(s.batch), settings;
     std::iota(slot_ids.begin(), slot_ids.end(), 0);
-    for (int i = 0; i < s.batch; ++i) settings.insert(settings.end(), {s.page, s.channels, s.tokens});
+    for (int i = 0; i < s.batch; ++i) settings.insert(settings.end(), {s.page, s.channels, s.tokens, 0});
     slots = b.Ints(slot_ids);
     hsa = b.Ints(settings);
   }
@@ -248,7 +248,7 @@ struct LayerCaches {
     cache.page_table = table(page_table, pages_a_head);
     cache.chunk_table = table(chunk_table, chunks_a_head);
     cache.kept_len = kept_len.View(DType::kI32, {layers, shape.batch, shape.kv}).At(i);
-    cache.hsa = hsa.View(DType::kI32, {shape.batch, 3});
+    cache.hsa = hsa.View(DType::kI32, {shape.batch, 4});
     return cache;
   }
 

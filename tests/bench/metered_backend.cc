@@ -66,6 +66,15 @@ class MeteredBackend::MeteredOps final : public Ops {
   void HsaAttention(TensorView q, const PagedKv& cache, TensorView out) override {
     if (!backend_->without_attention_) real_->HsaAttention(q, cache, out);
   }
+  void QuestAttention(TensorView q, const PagedKv& cache, TensorView out) override {
+    if (!backend_->without_attention_) real_->QuestAttention(q, cache, out);
+  }
+  void SparqAttention(TensorView q, const PagedKv& cache, bool mean_value, TensorView out) override {
+    if (!backend_->without_attention_) real_->SparqAttention(q, cache, mean_value, out);
+  }
+  void TopKAttention(TensorView q, const PagedKv& cache, bool per_group, TensorView out) override {
+    if (!backend_->without_attention_) real_->TopKAttention(q, cache, per_group, out);
+  }
 
   void CopyIn(const void* host, TensorView dst) override { real_->CopyIn(host, dst); }
   void CopyOut(TensorView src, void* host) override { real_->CopyOut(src, host); }
@@ -102,6 +111,7 @@ class MeteredBackend::MeteredOps final : public Ops {
                  int row_begin) override {
     real_->ScatterKv(k, v, cache, slot, kv_head, row_begin);
   }
+  void SumValues(const PagedKv& cache, int slot) override { real_->SumValues(cache, slot); }
   void AppendKv(TensorView k, TensorView v, const PagedKv& cache) override { real_->AppendKv(k, v, cache); }
 
  private:

@@ -49,11 +49,11 @@ class DecodeParity : public ParityTest {
     std::vector<int> kept, settings;
     for (int s = 0; s < n_slots; ++s) {
       kept.insert(kept.end(), h.kv, lengths[s]);
-      settings.insert(settings.end(), {hsa[s].page, hsa[s].channels, hsa[s].tokens});
+      settings.insert(settings.end(), {hsa[s].page, hsa[s].channels, hsa[s].tokens, 0});
     }
     c.kept_len = Ints({n_slots, h.kv}, kept);
     c.row_begin = Ints({n_slots, h.kv}, std::vector<int>(n_slots * h.kv, 0));
-    c.hsa = Ints({n_slots, 3}, settings);
+    c.hsa = Ints({n_slots, 4}, settings);
     c.slots = Ints({n_slots}, shuffled(n_slots));
     c.device.pages = c.pages.device.data;
     c.device.chunks = c.chunks.device.data;

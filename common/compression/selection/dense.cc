@@ -6,8 +6,8 @@ namespace {
 
 class Dense final : public Selector {
  public:
-  std::array<int32_t, 3> parameters(const SelectionGate&) const override { return {0, 0, 0}; }
-  void Attend(TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const override {
+  std::array<int32_t, 4> parameters(const SelectionGate&) const override { return {0, 0, 0, 0}; }
+  void Attend(LayerId, TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const override {
     ops.PagedAttention(q, cache, out);
   }
 };

@@ -7,10 +7,10 @@ namespace {
 
 class Hsa final : public Selector {
  public:
-  std::array<int32_t, 3> parameters(const SelectionGate& gate) const override {
-    return {gate.page, gate.channels, gate.tokens};
+  std::array<int32_t, 4> parameters(const SelectionGate& gate) const override {
+    return {gate.page, gate.channels, gate.tokens, 0};
   }
-  void Attend(TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const override {
+  void Attend(LayerId, TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const override {
     ops.HsaAttention(q, cache, out);
   }
 };

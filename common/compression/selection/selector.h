@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "common/base/strong_id.h"
 #include "common/compression/resolved_gates.h"
 #include "kernels/backend.h"
 
@@ -13,11 +14,11 @@ namespace sluice {
 class Selector {
  public:
   virtual ~Selector() = default;
-  // {p, k1, k2} of PagedKv::hsa for a sequence, and of DecodeCache::NewSequence; p = 0 where no bounds are
-  // kept.
-  virtual std::array<int32_t, 3> parameters(const SelectionGate& gate) const = 0;
+  // {p, k1, k2, value sums} of PagedKv::hsa for a sequence, and of DecodeCache::NewSequence; p = 0 where no
+  // bounds are kept.
+  virtual std::array<int32_t, 4> parameters(const SelectionGate& gate) const = 0;
   // q, out [batch, n_q_heads, head_dim] f32; cache.slots has the batch's slots.
-  virtual void Attend(TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const = 0;
+  virtual void Attend(LayerId layer, TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const = 0;
 };
 
 const Selector& SelectorOf(SelectionKind kind);

@@ -1,5 +1,5 @@
-// Decode attention over rows given by pointers, and page scores of hybrid sparse attention (algorithms.md
-// §3.3). All query heads of a KV head are done together, so that K, V and bounds are read once.
+// Decode attention over rows given by pointers, and the scores by which sparse attentions choose them. All
+// query heads of a KV head are done together, so that K, V and bounds are read once.
 
 #include "kernels/cpu/isa/kernels.h"
 #include "kernels/cpu/isa/vec.h"
@@ -72,6 +72,24 @@ void AttendRows(const float* q, int group, int head_dim, bool bf16, const void* 
       AttendHead<float>(q + g * head_dim, head_dim, k_rows, v_rows, n, partial.m + g, partial.l + g, out);
     }
   }
+}
+
+template <class Kv>
+void ScoreRowsOf(const float* q, int group, int head_dim, const void* const* k_rows, int n, float* scores,
+                 int64_t score_stride) {
+  for (int g = 0; g < group; ++g) {
+    const float* of_head = q + g * head_dim;
+    float* out = scores + g * score_stride;
+    int j = 0;
+    for (; j + 4 <= n; j += 4) Dots<4, Kv>(of_head, k_rows + j, head_dim, out + j);
+    for (; j < n; ++j) Dots<1, Kv>(of_head, k_rows + j, head_dim, out + j);
+  }
+}
+
+void RowScores(const float* q, int group, int head_dim, bool bf16, const void* const* k_rows, int n,
+               float* scores, int64_t score_stride) {
+  bf16 ? ScoreRowsOf<uint16_t>(q, group, head_dim, k_rows, n, scores, score_stride)
+       : ScoreRowsOf<float>(q, group, head_dim, k_rows, n, scores, score_stride);
 }
 
 template <int kHeads, class Kv>
@@ -154,6 +172,6 @@ void PageWeights(float* scores, int64_t score_stride, int group, int n_pages, in
 
 }  // namespace
 
-const DecodeKernels kDecode = {AttendRows, PageScores, PageWeights};
+const DecodeKernels kDecode = {AttendRows, RowScores, PageScores, PageWeights};
 
 }  // namespace sluice::SLUICE_ISA

@@ -100,6 +100,10 @@ struct DecodeKernels {
   void (*attend_rows)(const float* q, int group, int head_dim, bool bf16, const void* const* k_rows,
                       const void* const* v_rows, int n, const DecodePartial& partial);
 
+  // scores[g, i] = q_g . k_i for i < n rows given by pointers.
+  void (*row_scores)(const float* q, int group, int head_dim, bool bf16, const void* const* k_rows, int n,
+                     float* scores, int64_t score_stride);
+
   // scores[g, i] = sum over channels c of w[g, c] * lines[c][i] for i < 64: lines of one bounds chunk.
   void (*page_scores)(const float* w, int64_t w_stride, int group, int n_channels, bool bf16,
                       const void* const* lines, float* scores, int64_t score_stride);

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-using Selection = std::array<int32_t, 3>;
+using Selection = std::array<int32_t, 4>;
 
 constexpr int kDim = 16, kKvHeads = 2, kGroup = 3;
 
@@ -65,11 +65,11 @@ class SelectionTest : public ::testing::Test {
     return kv;
   }
 
-  std::vector<float> Attend(SelectionKind kind, const SequenceKv& kv) {
+  std::vector<float> Attend(SelectionKind kind, const SequenceKv& kv, int layer = 2) {
     std::vector<float> q(kKvHeads * kGroup * kDim), out(q.size());
     for (size_t i = 0; i < q.size(); ++i) q[i] = HashedValue(3, static_cast<uint32_t>(i));
     int32_t slot = kv.slot();
-    SelectorOf(kind).Attend(TensorView::Contiguous(q.data(), DType::kF32, {1, kKvHeads * kGroup, kDim}),
+    SelectorOf(kind).Attend(LayerId(layer), TensorView::Contiguous(q.data(), DType::kF32, {1, kKvHeads * kGroup, kDim}),
                             View(&slot), *ops_,
                             TensorView::Contiguous(out.data(), DType::kF32, {1, kKvHeads * kGroup, kDim}));
     SLUICE_CHECK(ops_->Sync().ok());

@@ -16,9 +16,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
-using Selection = std::array<int32_t, 3>;
+using Selection = std::array<int32_t, 4>;
 
-constexpr Selection kDense = {0, 0, 0};
+constexpr Selection kDense = {0, 0, 0, 0};
 constexpr int kDim = 16;
 constexpr KvShape kShape = {
     .n_layers = 3, .n_q_heads = 4, .n_kv_heads = 2, .head_dim = kDim, .dtype = DType::kF32};
@@ -94,7 +94,8 @@ class DecodeCacheTest : public ::testing::Test {
 
 TEST_F(DecodeCacheTest, TablesPagesAndBoundsShareOneBudget) {
   Make(SomeOptions());
-  const size_t tables = 64 * ((5 * kHeads * 16 * 4 + 63) / 64 + (5 * kHeads * 8 * 4 + 63) / 64 + 3 * 2 + 1);
+  const size_t tables = 64 * ((5 * kHeads * 16 * 4 + 63) / 64 + (5 * kHeads * 8 * 4 + 63) / 64 + 3 * 2 + 2 +
+                              5 * kHeads * kDim * 4 / 64);
   const size_t used = tables + cache_->pages().total_pages() * cache_->pages().page_bytes() +
                       cache_->chunks().total_pages() * cache_->chunks().page_bytes();
   EXPECT_LE(used, SomeOptions().memory_bytes);
