@@ -8,7 +8,8 @@
 namespace sluice {
 namespace {
 
-// grid (heads, batch). A block writes one row of K and V, widens the bounds of its page and counts it.
+// grid (heads, batch). A block writes one row of K and V, widens the bounds of its page, adds V to the sums
+// of values and counts the row.
 template <class T>
 __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64_t k_head, const float* v,
                           int64_t v_row, int64_t v_head) {
@@ -17,7 +18,9 @@ __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64
   const int head = blockIdx.x, entry = blockIdx.y, slot = cache.slots[entry];
   const int capacity = cache.max_pages * PagedKv::kPageRows;
   int32_t* kept = cache.kept_len.At(slot, head);
-  const int page = cache.Hsa(slot).page, guess = __ldcg(kept);
+  const HsaSettings settings = cache.Hsa(slot);
+  const int page = settings.page, guess = __ldcg(kept);
+  float* const sums = settings.sums ? cache.ValueSums(slot, head) : nullptr;
   int place = 0;
   T *low = nullptr, *high = nullptr;  // of channel 0
   auto find = [&](int row) {
@@ -34,6 +37,7 @@ __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64
       Prefetch(high + c * PagedKv::kChunkPages);
     }
   }
+  if (sums != nullptr && static_cast<int>(threadIdx.x) < cache.d) Prefetch(sums + threadIdx.x);
   WaitForPredecessor();
   const int row = __ldcg(kept);
   SLUICE_DEVICE_CHECK(row >= 0 && row < capacity);
@@ -46,7 +50,9 @@ __global__ void AppendRow(PagedCache cache, const float* k, int64_t k_row, int64
     const T value = FromFloat<T>(k[c]);
     const float least = first ? 0 : ToFloat(low[at]), most = first ? 0 : ToFloat(high[at]);
     cache.K<T>(place)[c] = value;
-    cache.V<T>(place)[c] = FromFloat<T>(v[c]);
+    const T of_v = FromFloat<T>(v[c]);
+    cache.V<T>(place)[c] = of_v;
+    if (sums != nullptr) sums[c] += ToFloat(of_v);
     if (page > 0 && (first || ToFloat(value) < least)) low[at] = value;
     if (page > 1 && (first || ToFloat(value) > most)) high[at] = value;
   }

@@ -20,8 +20,10 @@
 
 namespace sluice {
 
-class GpuLink;  // nccl_link.h
-class Linear;   // linear.h
+class GpuLink;            // nccl_link.h
+class Linear;             // linear.h
+enum class ChosenMethod;  // chosen_attention.cuh
+struct ChosenArgs;        // chosen_attention.cuh
 
 // What a queue owns on its GPU: memory that grows with use, in order with the stream, and what was prepared
 // for shapes seen before. It outlives the Ops object, because a prefill pass makes a new one.
@@ -128,6 +130,12 @@ class CudaOps final : public Ops {
     return reinterpret_cast<unsigned*>(Grow(&queue_->counters, n * sizeof(unsigned), true));
   }
   char* Grow(CudaQueue::Memory* memory, size_t bytes, bool zeroed);
+
+  // Attention over the rows that are best by the scores that `score` queues, for as many sequences at a time
+  // as there is scratch memory for.
+  using QueueScores = void (*)(const ChosenArgs& args, int n_sms, cudaStream_t stream);
+  void AttendChosen(ChosenMethod method, TensorView q, const PagedKv& cache, TensorView out,
+                    QueueScores score);
 
   // What a key's ops look like to the GPU. Queued one by one the first time, when scratch memory and
   // algorithms are found; recorded the second time.
