@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device, c
 absl::StatusOr<std::unique_ptr<BackendGroup>> MakeBackendGroup(absl::string_view device,
                                                                const CpuOptions& cpu, int ranks) {
   if (ranks > 1) {
-    LoadCodeEarly();  // a rank's sum may be waiting on its GPU
+    PrepareForRanks();
     SLUICE_ASSIGN_OR_RETURN(const std::optional<int> gpu, FirstGpu(device));
     return gpu ? NewCudaGroup(*gpu, ranks) : NewCpuGroup(cpu, ranks);
   }

@@ -7,7 +7,7 @@ absl::StatusOr<int> CountCudaDevices() {
   return absl::FailedPreconditionError("this build has no CUDA: configure where nvcc 13 is found");
 }
 
-void LoadCodeEarly() {}
+void PrepareForRanks() {}
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int) { return CountCudaDevices().status(); }
 

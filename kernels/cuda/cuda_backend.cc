@@ -338,7 +338,14 @@ absl::Status OpenMemory(CudaBackend* of, CudaBackend* to) {
 
 }  // namespace
 
-void LoadCodeEarly() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
+void PrepareForRanks() {
+  // A library's kernels come with it: loaded at its first launch, a kernel waits for the GPU, where a sum may
+  // wait.
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  // A communicator comes up with all its connections: else the first sum of a size waits inside NCCL for the
+  // other ranks' calls, and nobody could break it.
+  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
+}
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int index) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> backend, Open(index, nullptr, 0));

@@ -14,9 +14,9 @@ namespace sluice {
 // device.
 absl::StatusOr<int> CountCudaDevices();
 
-// Before the process' first CUDA call: the code of a library's kernels is loaded with it, not at their first
-// launch, where it waits for the GPU. What the environment says of it stays.
-void LoadCodeEarly();
+// What several ranks in one process ask of CUDA and NCCL, where the environment says nothing else. Before the
+// process' first CUDA call.
+void PrepareForRanks();
 
 // FailedPrecondition: no such device, one that is no Hopper, or a missing library.
 absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(int device);

@@ -1,6 +1,5 @@
 #include "kernels/cuda/nccl.h"
 
-#include <cstdlib>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,8 +10,6 @@ namespace sluice {
 namespace {
 
 absl::StatusOr<Nccl> Open() {
-  // Else the first sum of a size waits inside NCCL for the other ranks' calls, and nobody could break it.
-  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   SLUICE_ASSIGN_OR_RETURN(RuntimeLibrary library, RuntimeLibrary::Open("libnccl.so.2", ": install NCCL"));
   Nccl nccl;
   library.Bind(nccl.get_version, "ncclGetVersion");
