@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
-#include "common/base/status.h"
+#include "kernels/cuda/cluster_select.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/hsa_attend.cuh"
 #include "kernels/cuda/plain_attention.cuh"
-#include "kernels/cuda/radix_select.cuh"
 #include "kernels/cuda/shared_memory.cuh"
 #include "kernels/limits.h"
 #include "kernels/op_checks.h"
@@ -22,35 +21,41 @@ struct ChosenUnit {
   int len;
   HsaSettings settings;
 
-  // Of block (choice of all heads, entry).
-  __device__ explicit ChosenUnit(const ChosenArgs& a)
-      : entry(blockIdx.y),
+  // choice: of all heads of the entry.
+  __device__ ChosenUnit(const ChosenArgs& a, int choice, int of_entry)
+      : entry(of_entry),
         slot(a.cache.slots[entry]),
-        head(blockIdx.x / a.choices()),
-        first(blockIdx.x % a.choices()),
+        head(choice / a.choices()),
+        first(choice % a.choices()),
         n_heads(a.of_a_head() ? 1 : a.group),
         len(a.cache.Length(slot, head)),
         settings(a.cache.Hsa(slot)) {
     SLUICE_DEVICE_CHECK(settings.tokens >= 1 && len > 0 && len <= a.room);
+    SLUICE_DEVICE_CHECK(a.method != ChosenMethod::kQuest || settings.page > 1);
     SLUICE_DEVICE_CHECK(a.method != ChosenMethod::kSparqWithMean || settings.sums != 0);
+  }
+  // What is chosen: pages or rows.
+  __device__ int ItemRows(const ChosenArgs& a) const {
+    return a.method == ChosenMethod::kQuest ? settings.page : 1;
+  }
+  __device__ int Items(const ChosenArgs& a) const { return (len + ItemRows(a) - 1) / ItemRows(a); }
+  __device__ int ChosenItems(const ChosenArgs& a) const {
+    return min(max(1, settings.tokens / ItemRows(a)), Items(a));
+  }
+  // Of the rows that were chosen; the last page may be among them, and short.
+  __device__ int ChosenRows(const ChosenArgs& a, const int32_t* rows) const {
+    const int page = ItemRows(a), k = ChosenItems(a), last = rows[(k - 1) * page];
+    return (k - 1) * page + min(page, len - last);
   }
   __device__ const float* Query(const ChosenArgs& a) const {
     return a.q + entry * a.q_stride + (head * a.group + first) * a.cache.d;
   }
   __device__ int32_t* Rows(const ChosenArgs& a) const {
-    return a.rows + (int64_t{entry} * gridDim.x + blockIdx.x) * a.room;
+    return a.rows + ((int64_t{entry} * a.cache.heads + head) * a.choices() + first) * a.room;
   }
 };
 
-template <int kThreads>
-struct ChooseShared {
-  SelectShared<kThreads> select;
-  float reduced[kThreads / kWarp];
-  float top[kMaxGroup], share[kMaxGroup];  // of each head
-  int missing;                             // rows of the last page
-};
-
-// Of n scores in base 2 the largest, and the sum of 2^(score - largest).
+// Of n scores in base 2 the largest, and the sum of 2^(score - largest). By a block of kThreads.
 template <int kThreads>
 __device__ float2 SoftmaxStats(const float* scores, int n, float* reduced) {
   float top = kMinusInfinity, sum = 0;
@@ -67,90 +72,99 @@ __device__ float2 SoftmaxStats(const float* scores, int n, float* reduced) {
   return make_float2(of_all, BlockSum(top == kMinusInfinity ? 0 : sum * Exp2(top - of_all), reduced));
 }
 
-// The mean over the group of the softmax over scores -> the first plane, as bits ordered as the weights are.
-template <int kThreads>
-__device__ const float* WeighRows(const ChosenArgs& a, const ChosenUnit& u, ChooseShared<kThreads>& s) {
-  for (int g = 0; g < a.group; ++g) {
-    const float2 stats = SoftmaxStats<kThreads>(a.Scores(u.entry, u.head, g), u.len, s.reduced);
-    if (threadIdx.x == 0) {
-      s.top[g] = stats.x;
-      s.share[g] = 1 / (stats.y * a.group);
+struct ChooseShared {
+  ClusterSelectShared select;
+  float reduced[kSelectWarps];
+  alignas(8) float2 own[kMaxGroup];  // of each head's scores in this block's share: largest, sum
+  alignas(8) float2 all[kMaxGroup];  // of all its scores
+};
+
+// The softmax of each head of a group over scores of all rows -> s.all. By the cluster.
+__device__ void FindStats(const ChosenArgs& a, const ChosenUnit& u, const ClusterShare& share,
+                          ChooseShared& s) {
+  for (int g = 0; g < u.n_heads; ++g) {
+    const float* scores = a.Scores(u.entry, u.head, g) + share.begin;
+    const float2 own = SoftmaxStats<kSelectThreads>(scores, share.own, s.reduced);
+    if (threadIdx.x == 0) s.own[g] = own;
+  }
+  ClusterArrive();
+  ClusterWait();
+  for (int g = threadIdx.x; g < u.n_heads; g += kSelectThreads) {
+    float tops[kSelectBlocks], top = kMinusInfinity, sum = 0;
+#pragma unroll
+    for (int b = 0; b < kSelectBlocks; ++b) {
+      tops[b] = __int_as_float(LoadRemote(RemoteAddress(&s.own[g].x, b)));
+      top = fmaxf(top, tops[b]);
     }
+#pragma unroll
+    for (int b = 0; b < kSelectBlocks; ++b)
+      sum += __int_as_float(LoadRemote(RemoteAddress(&s.own[g].y, b))) * Exp2(tops[b] - top);
+    s.all[g] = make_float2(top, sum);
   }
   __syncthreads();
-  float* scores = a.Scores(u.entry, u.head, 0);
-  for (int i = threadIdx.x; i < u.len; i += kThreads) {
-    float weight = 0;
-    for (int g = 0; g < a.group; ++g) weight += Exp2(scores[g * a.room + i] - s.top[g]) * s.share[g];
-    scores[i] = weight;
-  }
-  __syncthreads();
-  return scores;
 }
 
-// Ascending; returns how many. By the block, which must meet before it reads the rows.
-template <int kThreads>
-__device__ int ChooseRows(const ChosenArgs& a, const ChosenUnit& u, int32_t* rows,
-                          ChooseShared<kThreads>& s) {
-  constexpr int kPer = 8;
-  if (a.method == ChosenMethod::kQuest) {
-    const float* scores = a.Scores(u.entry, u.head, u.first);
-    const int page = u.settings.page, n_pages = (u.len + page - 1) / page;
-    const int n = min(max(1, u.settings.tokens / page), n_pages);
-    const Items items = {n_pages, 1, 1};
-    auto key = [scores](int j) { return OrderedKey(scores[j]); };
-    if (threadIdx.x == 0) s.missing = 0;
-    const Cut cut = FindCut<kThreads, kPer>(items, n, 0, ~0u, key, s.select);  // meets
-    auto emit = [&](int j, int, int before) {
-      const int begin = j * page, size = min(page, u.len - begin);
-      for (int r = 0; r < size; ++r) rows[before * page + r] = begin + r;
-      if (size < page) s.missing = page - size;
-    };
-    EmitInOrder(items, cut, key, emit, s.select);
-    __syncthreads();
-    return n * page - s.missing;
+// grid (kSelectBlocks, heads * choices, batch): a cluster a choice. The rows that are best -> the unit's
+// rows, ascending. A block has the keys of its share in shared memory where `held`.
+__global__ __cluster_dims__(kSelectBlocks, 1, 1)
+    __launch_bounds__(kSelectThreads) void ChooseRows(const __grid_constant__ ChosenArgs a, bool held) {
+  extern __shared__ uint32_t keys[];
+  __shared__ ChooseShared s;
+  const ChosenUnit u(a, blockIdx.y, blockIdx.z);
+  int32_t* rows = u.Rows(a);
+  const int page = u.ItemRows(a), n_items = u.Items(a), k = u.ChosenItems(a);
+  if (k == n_items) {
+    for (int i = ClusterRank() * kSelectThreads + threadIdx.x; i < u.len; i += kSelectBlocks * kSelectThreads)
+      rows[i] = i;
+    return;
   }
-  const int n = min(u.settings.tokens, u.len);
-  if (n == u.len) {
-    for (int i = threadIdx.x; i < n; i += kThreads) rows[i] = i;
-    return n;
-  }
-  const Items items = {u.len, 1, 1};
-  auto emit = [rows](int i, int, int before) { rows[before] = i; };
-  auto choose = [&](uint32_t most, auto key) {
-    const Cut cut = FindCut<kThreads, kPer>(items, n, 0, most, key, s.select);
-    EmitInOrder(items, cut, key, emit, s.select);
+  const ClusterShare share(n_items);
+  s.select.Clear();
+  const bool weighs = a.method == ChosenMethod::kTopKOfGroup;
+  if (weighs || a.method == ChosenMethod::kSparqWithMean) FindStats(a, u, share, s);
+  if (a.method == ChosenMethod::kSparqWithMean && ClusterRank() == 0)
+    for (int g = threadIdx.x; g < a.group; g += kSelectThreads) a.Stats(u.entry, u.head)[g] = s.all[g];
+
+  const float* scores = a.Scores(u.entry, u.head, a.is_sparq() ? a.group : u.first) + share.begin;
+  const int forced = a.is_sparq() ? u.len - k / 4 - 1 - share.begin : share.own;  // from this one on
+  auto key_of = [&](int i) {
+    if (i >= forced) return ~0u;
+    if (!weighs) return OrderedKey(scores[i]);
+    float weight = 0;  // the mean over the group of the softmax over all rows
+    for (int g = 0; g < a.group; ++g)
+      weight += __fdividef(Exp2(scores[g * a.room + i] - s.all[g].x), s.all[g].y);
+    return __float_as_uint(weight);
   };
-  if (a.is_sparq()) {
-    const float* scores = a.Scores(u.entry, u.head, a.group);
-    const int latest = u.len - n / 4 - 1;
-    choose(~0u, [=](int i) { return i >= latest ? ~0u : OrderedKey(scores[i]); });
-  } else if (a.method == ChosenMethod::kTopK) {
-    const float* scores = a.Scores(u.entry, u.head, u.first);
-    choose(~0u, [=](int i) { return OrderedKey(scores[i]); });
-  } else {
-    const float* weights = WeighRows<kThreads>(a, u, s);
-    choose(__float_as_uint(2.f), [=](int i) { return __float_as_uint(weights[i]); });
+  if (held) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < share.own; i += kSelectThreads) keys[i] = key_of(i);
   }
-  return n;
+  __syncthreads();
+  auto key = [&](int i) { return held ? keys[i] : key_of(i); };
+  const Cut cut = FindCutTogether(share.own, k, key, s.select);
+  auto emit = [&](int i, int at) {
+    const int first = (share.begin + i) * page, size = min(page, u.len - first);
+    for (int r = 0; r < size; ++r) rows[at * page + r] = first + r;
+  };
+  EmitTogether(share.own, cut, key, emit, s.select);
 }
 
-// Of each head the part of the softmax over all scores that the n chosen rows have -> s.share; 1 where no
-// mean is wanted. The rows are written; the block must meet before it reads the shares.
+// Of each head the part of the softmax over all scores that the n chosen rows have -> shares; 1 where no mean
+// is wanted. By a block of kThreads, which must meet before it reads them.
 template <int kThreads>
 __device__ void FindShares(const ChosenArgs& a, const ChosenUnit& u, const int32_t* rows, int n,
-                           ChooseShared<kThreads>& s) {
+                           float* reduced, float* shares) {
   const bool all = a.method != ChosenMethod::kSparqWithMean || n == u.len;
   for (int g = 0; g < u.n_heads; ++g) {
     float share = 1;
     if (!all) {
       const float* scores = a.Scores(u.entry, u.head, g);
-      const float2 stats = SoftmaxStats<kThreads>(scores, u.len, s.reduced);
+      const float2 stats = a.Stats(u.entry, u.head)[g];
       float sum = 0;
       for (int i = threadIdx.x; i < n; i += kThreads) sum += Exp2(scores[rows[i]] - stats.x);
-      share = BlockSum(sum, s.reduced) / stats.y;
+      share = BlockSum(sum, reduced) / stats.y;
     }
-    if (threadIdx.x == 0) s.share[g] = share;
+    if (threadIdx.x == 0) shares[g] = share;
   }
 }
 
@@ -171,10 +185,10 @@ struct AttendShared {
   uint4 q[kQueryFragments<kDim, kTiles>];
   float o[kWarps][kHeads][kDim];
   float max[kWarps][kHeads], sum[kWarps][kHeads];
-  ChooseShared<kThreads> choose;
+  float reduced[kWarps], shares[kHeads];
 };
 
-// grid (heads * choices, batch). A block chooses, then each warp attends to its steps of 16 rows; warps are
+// grid (heads * choices, batch). Each warp attends to its steps of 16 of the chosen rows; warps are
 // merged in order.
 template <int kDim, int kTiles>
 __global__ __launch_bounds__(AttendShared<kDim, kTiles>::kThreads) void AttendBest(
@@ -183,12 +197,12 @@ __global__ __launch_bounds__(AttendShared<kDim, kTiles>::kThreads) void AttendBe
   using Shared = AttendShared<kDim, kTiles>;
   auto& s = *reinterpret_cast<Shared*>(memory);
   constexpr int kThreads = Shared::kThreads, kWarps = Shared::kWarps;
-  const ChosenUnit u(a);
-  int32_t* rows = u.Rows(a);
+  const ChosenUnit u(a, blockIdx.x, blockIdx.y);
+  const int32_t* rows = u.Rows(a);
+  const int n = u.ChosenRows(a, rows);
   SplitQueries<kDim, kTiles>(u.Query(a), u.n_heads, s.q);
-  const int n = ChooseRows<kThreads>(a, u, rows, s.choose);
   __syncthreads();
-  FindShares<kThreads>(a, u, rows, n, s.choose);
+  FindShares<kThreads>(a, u, rows, n, s.reduced, s.shares);
 
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const float scale = kLog2E / sqrtf(static_cast<float>(kDim));
@@ -225,7 +239,7 @@ __global__ __launch_bounds__(AttendShared<kDim, kTiles>::kThreads) void AttendBe
       y += s.o[w][head][dim] * weight;
       sum += s.sum[w][head] * weight;
     }
-    StoreChosen(a, u, head, dim, y / sum, s.choose.share[head]);
+    StoreChosen(a, u, head, dim, y / sum, s.shares[head]);
   }
 }
 
@@ -233,13 +247,12 @@ __global__ __launch_bounds__(AttendShared<kDim, kTiles>::kThreads) void AttendBe
 template <class T>
 __global__ __launch_bounds__(kPlainThreads) void AttendBestPlain(const __grid_constant__ ChosenArgs a) {
   extern __shared__ float floats[];
-  __shared__ ChooseShared<kPlainThreads> choose;
-  const ChosenUnit u(a);
+  __shared__ float reduced[kPlainThreads / kWarp], shares[kMaxGroup];
+  const ChosenUnit u(a, blockIdx.x, blockIdx.y);
   const int d = a.cache.d;
-  int32_t* rows = u.Rows(a);
-  const int n = ChooseRows<kPlainThreads>(a, u, rows, choose);
-  __syncthreads();
-  FindShares<kPlainThreads>(a, u, rows, n, choose);
+  const int32_t* rows = u.Rows(a);
+  const int n = u.ChosenRows(a, rows);
+  FindShares<kPlainThreads>(a, u, rows, n, reduced, shares);
   const PlainShared shared(floats, u.n_heads, d);
   for (int i = threadIdx.x; i < u.n_heads * d; i += kPlainThreads) shared.q[i] = u.Query(a)[i];
   __syncthreads();
@@ -250,7 +263,7 @@ __global__ __launch_bounds__(kPlainThreads) void AttendBestPlain(const __grid_co
   AttendPlain<T>(shared, u.n_heads, d, n, row, shared.q, [](int, float) {});  // its queries are read by then
   __syncthreads();
   for (int i = threadIdx.x; i < u.n_heads * d; i += kPlainThreads)
-    StoreChosen(a, u, i / d, i % d, shared.q[i], choose.share[i / d]);
+    StoreChosen(a, u, i / d, i % d, shared.q[i], shares[i / d]);
 }
 
 template <class Kernel>
@@ -269,6 +282,17 @@ cudaError_t StartPlain(const ChosenArgs& a, cudaStream_t stream) {
   const int n_heads = a.of_a_head() ? 1 : a.group;
   return Start(AttendBestPlain<T>, kPlainThreads, PlainSharedFloats(n_heads, a.cache.d) * sizeof(float), a,
                stream);
+}
+
+cudaError_t QueueChoice(const ChosenArgs& a, cudaStream_t stream) {
+  const int64_t keys = CeilDiv(a.room, kSelectBlocks);  // at most: pages are fewer
+  const bool held = keys <= kMostHeldKeys;
+  auto kernel = ChooseRows;
+  const cudaError_t error = AllowSharedMemory(kernel);
+  if (error == cudaSuccess)
+    kernel<<<dim3(kSelectBlocks, a.cache.heads * a.choices(), a.batch), kSelectThreads,
+             held ? keys * sizeof(uint32_t) : 0, stream>>>(a, held);
+  return error;
 }
 
 cudaError_t QueueAttention(const ChosenArgs& a, cudaStream_t stream) {
@@ -302,15 +326,18 @@ void CudaOps::AttendChosen(ChosenMethod method, TensorView q, const PagedKv& cac
   // Long caches of many sequences would ask for gigabytes: they take turns.
   constexpr int64_t kMostWords = int64_t{64} << 20;
   const int64_t score_words = heads * a.planes() * a.room, row_words = heads * a.choices() * a.room;
-  const int at_once = static_cast<int>(std::clamp<int64_t>(kMostWords / (score_words + row_words), 1, batch));
-  char* memory = Reserve(at_once * (score_words + row_words) * sizeof(float));
+  const int64_t words = score_words + row_words + int64_t{2} * heads * a.group;
+  const int at_once = static_cast<int>(std::clamp<int64_t>(kMostWords / words, 1, batch));
+  char* memory = Reserve(at_once * words * sizeof(float));
   if (memory == nullptr) return;
   a.scores = reinterpret_cast<float*>(memory);
   a.rows = reinterpret_cast<int32_t*>(a.scores + at_once * score_words);
+  a.stats = reinterpret_cast<float2*>(a.rows + at_once * row_words);
   const size_t out_bytes = DTypeSize(out.dtype) * out.stride[0];
   for (int first = 0; first < batch; first += at_once) {
     a.batch = std::min(at_once, batch - first);
     score(a, device_.n_sms, stream_);
+    Keep(QueueChoice(a, stream_), "ChooseRows");
     Keep(QueueAttention(a, stream_), "AttendChosen");
     a.cache.slots += a.batch;
     a.q += a.batch * a.q_stride;

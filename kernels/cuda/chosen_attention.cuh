@@ -1,6 +1,6 @@
-// Role: the sparse decode attentions that score everything first and then read the best: what their two
-// kernels share. The first writes scores of pages or rows (quest_attention.cu, sparq_attention.cu,
-// top_k_attention.cu), the second (chosen_attention.cu) chooses by them and attends. Threads: passed to
+// Role: the sparse decode attentions that score everything first and then read the best: what their kernels
+// share. The first writes scores of pages or rows (quest_attention.cu, sparq_attention.cu,
+// top_k_attention.cu), a second chooses by them and a third attends (chosen_attention.cu). Threads: passed to
 // kernels by value.
 #pragma once
 
@@ -33,6 +33,8 @@ struct ChosenArgs {
   float* scores =
       nullptr;  // [batch, heads, planes, room], in base 2: a plane of each head, and kSparq* their sum
   int32_t* rows = nullptr;  // [batch, heads * choices, room]: the chosen
+  float2* stats = nullptr;  // [batch, heads, group]: of each head's scores the largest, and the sum of
+                            // 2^(score - largest); kSparqWithMean
 
   __host__ __device__ bool of_a_head() const {
     return method == ChosenMethod::kQuest || method == ChosenMethod::kTopK;
@@ -44,6 +46,9 @@ struct ChosenArgs {
   __host__ __device__ int choices() const { return of_a_head() ? group : 1; }  // of a (sequence, KV head)
   __device__ float* Scores(int entry, int head, int plane) const {
     return scores + ((int64_t{entry} * cache.heads + head) * planes() + plane) * room;
+  }
+  __device__ float2* Stats(int entry, int head) const {
+    return stats + (int64_t{entry} * cache.heads + head) * group;
   }
   // Blocks for every (sequence, KV head) of a kernel of scores that goes through runs of 64.
   int ScoreBlocks(int n_sms) const {
