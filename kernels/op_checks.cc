@@ -94,7 +94,7 @@ void CheckDecode(const TensorView& q, const PagedKv& cache, const TensorView& ou
   const int64_t batch = q.shape[0], q_heads = q.shape[1], d = cache.head_dim;
   SLUICE_CHECK(q_heads % cache.n_kv_heads == 0 && q_heads / cache.n_kv_heads <= kMaxGroup);
   SLUICE_CHECK(Is(q, DType::kF32, {batch, q_heads, d}) && q.stride[1] == d);
-  SLUICE_CHECK(Is(out, DType::kF32, {batch, q_heads, d}) && out.stride[1] == d);
+  SLUICE_CHECK(IsProductInput(out.dtype) && Is(out, out.dtype, {batch, q_heads, d}) && out.stride[1] == d);
   SLUICE_CHECK(Is(cache.slots, DType::kI32, {batch}));
 }
 

@@ -92,7 +92,7 @@ absl::Status DecodeStepper::Impl::EnqueueLayers(absl::Span<const int> kinds, Ten
   scratch.Reset();
   SLUICE_ASSIGN_OR_RETURN(const TensorView hidden, scratch.Take(DType::kF32, {batch, shape.hidden}));
   SLUICE_ASSIGN_OR_RETURN(const TensorView attention,
-                          scratch.Take(DType::kF32, {batch, shape.n_q_heads, shape.head_dim}));
+                          scratch.Take(model->attention_dtype(), {batch, shape.n_q_heads, shape.head_dim}));
   model->Embed(ids, hidden, *ops);
   for (int l = 0; l < shape.n_layers; ++l) {
     const LayerId layer(l);

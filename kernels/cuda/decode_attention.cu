@@ -1,8 +1,7 @@
 #include "kernels/cuda/decode_attention.h"
 
-#include <algorithm>
-
 #include "common/base/status.h"
+#include "kernels/cuda/decode_ring.cuh"
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/early_launch.cuh"
@@ -13,283 +12,250 @@
 namespace sluice {
 namespace {
 
-constexpr int kWarps = 4;
-// Rings of all warps of a block, in shared memory: where a multiprocessor has one block, that needs more
-// bytes on their way than each of several.
-constexpr int kDeepRing = 64 << 10, kShallowRing = 32 << 10;
+constexpr int kWarps = kDecodeWarps, kThreads = kWarps * kWarp;
+// Rings of all warps of a block, in shared memory. The deep one leaves no room for another block: a
+// multiprocessor that takes two of one sequence's parts while another has none makes all wait for it.
+constexpr int kDeepRing = 128 << 10, kShallowRing = 32 << 10;
+constexpr int kShallowBlocks = 4;  // of a multiprocessor
 
-// One block a multiprocessor for one long sequence; more parts would only cost merging.
-constexpr int kMostParts = 128;
-__host__ __device__ int MaxParts(int heads) { return heads >= kMostParts ? 1 : kMostParts / heads; }
-// A partial: o [group, d], max [group], sum [group], in whole 16 bytes.
+// A part: o [group, d], max [group], sum [group], in whole 16 bytes.
 __host__ __device__ int64_t PartFloats(int group, int d) { return CeilDiv(group * (d + 2), 4) * 4; }
-// Whole pages, and a step for every warp; short rows come with few heads, which have many parts.
-__device__ int RowsOfAPart(int n, int heads, int d) {
-  const int least = (d > 64 ? 1 : 4) * PagedKv::kPageRows;
-  return static_cast<int>(CeilDiv(CeilDiv(n, MaxParts(heads)), least)) * least;
-}
 
-// What its writer wrote before a __threadfence() and this is visible as well.
-__device__ int LoadAcquire(const int32_t* p) {
-  int x;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(x) : "l"(p) : "memory");
-  return x;
-}
-
-// The rows of one (entry, head), from the page table: whole pages from that of the first row seen.
-struct Rows {
-  const DecodeArgs& a;
-  int unit, slot, head, first, begin, n;
-
-  __device__ Rows(const DecodeArgs& args, int entry, int kv_head, int of_slot, int length)
-      : a(args), unit(entry * args.cache.heads + kv_head), slot(of_slot), head(kv_head) {
-    begin = a.cache.Begin(slot, head);
-    first = begin / PagedKv::kPageRows * PagedKv::kPageRows;
-    n = length - first;
-  }
-  __device__ void Check() const { SLUICE_DEVICE_CHECK(begin >= 0 && begin < first + n); }
-  __device__ bool Seen(int i) const { return i < n && first + i >= begin; }
-  // -1: not seen.
-  __device__ int Place(int i) const { return first + i < begin ? -1 : a.cache.Place(slot, head, first + i); }
-  __device__ const int32_t* Pages() const {
-    return a.cache.page_table.At(slot, head) + first / PagedKv::kPageRows;
-  }
-};
-
-template <int kDim, int kTiles, int kRing>
+// kHeads: room for query heads of a group, 4, 8 or 16.
+template <int kDim, int kHeads, int kRing>
 struct Shared {
-  static constexpr int kHeads = 8 * kTiles;
   union {
     struct {
       char ring[kRing];
-      uint4 q[kQueryFragments<kDim, kTiles>];
+      uint4 q[kHeads == 4 ? kDim : kQueryFragments < kDim, kHeads == 4 ? 1 : kHeads / 8 > ];
     };
-    float o[kWarps][kHeads][kDim];      // after the last step
-    float weights[kHeads][kMostParts];  // while parts are merged
+    float o[kWarps][kHeads][kDim];            // after the last step
+    float weights[kHeads][kMostDecodeParts];  // while parts are merged
   };
   float max[kWarps][kHeads], sum[kWarps][kHeads], part_sum[kHeads];
   bool last;
 };
 
-// o of all warps -> out, or this part's partial: o [group, d], max [group], sum [group].
-template <int kDim, int kTiles, int kRing>
-__device__ void Finish(const DecodeArgs& a, const Rows& rows, int entry, int part, int n_parts, float scale,
-                       WarpState<kDim, kTiles>& state, Shared<kDim, kTiles, kRing>& shared) {
-  constexpr int kThreads = kWarps * kWarp;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+// Queries [group, kDim] -> the two bf16 parts that lanes of products read: side by side, or high parts before
+// low ones. By the whole block.
+template <int kDim, int kHeads>
+__device__ void SplitGroup(const float* q, int group, uint4* to) {
+  constexpr int kAll = (kHeads == 4 ? 1 : kHeads / 8) * kDim;  // shares of 8 values
+  auto rest = [](float x, float y, uint32_t high) { return PackBf16(x - LowBf16(high), y - HighBf16(high)); };
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float sum = state.sum[i][c];
-#pragma unroll
-      for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-      if (g == 0) {
-        shared.max[warp][8 * i + 2 * t + c] = state.max[i][c] * scale;
-        shared.sum[warp][8 * i + 2 * t + c] = sum;
-      }
+  for (int at = threadIdx.x; at < kAll; at += kThreads) {
+    const int lane = at % kWarp, block = at / kWarp % (kDim / 32);
+    const int head = kHeads == 4 ? lane / 4 % 4 : at / kWarp / (kDim / 32) * 8 + lane / 4;
+    float4 a = make_float4(0, 0, 0, 0), b = a;
+    if (head < group) {
+      const auto* from = reinterpret_cast<const float4*>(q + head * kDim + 32 * block + lane % 4 * 8);
+      a = __ldcg(from);
+      b = __ldcg(from + 1);
+    }
+    const uint4 high =
+        make_uint4(PackBf16(a.x, a.y), PackBf16(a.z, a.w), PackBf16(b.x, b.y), PackBf16(b.z, b.w));
+    const uint4 low = make_uint4(rest(a.x, a.y, high.x), rest(a.z, a.w, high.y), rest(b.x, b.y, high.z),
+                                 rest(b.z, b.w, high.w));
+    if constexpr (kHeads == 4) {
+      to[at] = lane >= kWarp / 2 ? low : high;
+    } else {
+      to[at] = high;
+      to[kAll + at] = low;
     }
   }
-  __syncthreads();  // also: nobody reads the ring and q any more
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int head = 8 * i + 2 * t + c;
-      float top = kMinusInfinity;
-      for (int w = 0; w < kWarps; ++w) top = fmaxf(top, shared.max[w][head]);
-      const float factor = Exp2(state.max[i][c] * scale - top);
-#pragma unroll
-      for (int tile = 0; tile < kDim / 16; ++tile) {
-        float2 pair = make_float2(state.o[tile][i][c] * factor, state.o[tile][i][2 + c] * factor);
-        reinterpret_cast<float2&>(shared.o[warp][head][state.DimOf(tile, g)]) = pair;
-      }
-    }
-  }
-  __syncthreads();
-  const int64_t part_floats = PartFloats(a.group, kDim);
-  float* parts = a.partials + int64_t{rows.unit} * MaxParts(a.cache.heads) * part_floats;
-  float* own = parts + part * part_floats;
-  float* out = a.out + entry * a.out_stride + rows.head * a.group * kDim;
-  for (int at = threadIdx.x; at < a.group * kDim; at += kThreads) {
-    const int head = at / kDim, dim = at % kDim;
-    float top = kMinusInfinity, y = 0, sum = 0;
-    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, shared.max[w][head]);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      y += shared.o[w][head][dim];
-      sum += shared.sum[w][head] * Exp2(shared.max[w][head] - top);
-    }
-    if (n_parts == 1) {
-      out[at] = y / sum;
-      continue;
-    }
-    own[at] = y;
-    if (dim == 0) {
-      own[a.group * kDim + head] = top;
-      own[a.group * (kDim + 1) + head] = sum;
-    }
-  }
-  if (n_parts == 1) return;
+}
 
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) shared.last = atomicInc(&a.counters[rows.unit], n_parts - 1) == n_parts - 1u;
-  __syncthreads();
-  if (!shared.last) return;
-  __threadfence();
+__device__ float SumOverRows(float x) {
+#pragma unroll
+  for (int step = 4; step < kWarp; step *= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+// A warp's max and sum of every head -> shared.
+template <int kDim, int kHeads, int kRing>
+__device__ void ShareSums(const DecodeState<kDim, kHeads>& state, float scale,
+                          Shared<kDim, kHeads, kRing>& shared) {
+  const int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+  auto share = [&](int head, float max, float sum) {
+    sum = SumOverRows(sum);
+    if (g != 0 || head >= kHeads) return;
+    shared.max[warp][head] = max * scale;
+    shared.sum[warp][head] = sum;
+  };
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    if constexpr (kHeads == 4) {
+      share(2 * t + c, state.max[c], state.sum[c]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kHeads / 8; ++i) share(8 * i + 2 * t + c, state.max[i][c], state.sum[i][c]);
+    }
+  }
+}
+
+template <int kDim, int kHeads, int kRing>
+__device__ float TopOf(const Shared<kDim, kHeads, kRing>& shared, int head) {
+  float top = shared.max[0][head];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) top = fmaxf(top, shared.max[w][head]);
+  return top;
+}
+
+// A warp's o -> shared, relative to the block's maximum.
+template <int kDim, int kHeads, int kRing>
+__device__ void ShareOutputs(const DecodeState<kDim, kHeads>& state, float scale,
+                             Shared<kDim, kHeads, kRing>& shared) {
+  const int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+  if constexpr (kHeads == 4) {
+    // Lane t has high or low parts of two heads, lane t ^ 2 the others of the same: one head each.
+    const bool second = t >= 2;
+    const int head = 2 * (t % 2) + second;
+    const float factor = Exp2((second ? state.max[1] : state.max[0]) * scale - TopOf(shared, head));
+#pragma unroll
+    for (int chunk = 0; chunk < kDim / 64; ++chunk) {  // a lane has 8 dims of every 64
+      float y[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float(&o)[4] = state.o[4 * chunk + i / 2];
+        const float a = o[2 * (i % 2)], b = o[2 * (i % 2) + 1];
+        y[i] = ((second ? b : a) + __shfl_xor_sync(kAllLanes, second ? a : b, 2)) * factor;
+      }
+      auto* to = reinterpret_cast<float4*>(&shared.o[warp][head][chunk * 64 + 8 * g]);
+      to[0] = make_float4(y[0], y[1], y[2], y[3]);
+      to[1] = make_float4(y[4], y[5], y[6], y[7]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kHeads / 8; ++i) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int head = 8 * i + 2 * t + c;
+        const float factor = Exp2(state.max[i][c] * scale - TopOf(shared, head));
+#pragma unroll
+        for (int tile = 0; tile < kDim / 16; ++tile)
+          *reinterpret_cast<float2*>(&shared.o[warp][head][state.DimOf(tile, g)]) =
+              make_float2(state.o[tile][i][c] * factor, state.o[tile][i][2 + c] * factor);
+      }
+    }
+  }
+}
+
+// All parts of a head, in ascending order -> out.
+template <int kDim, int kHeads, int kRing>
+__device__ void MergeParts(const DecodeArgs& a, int entry, int kv_head, int n_parts, const float* parts,
+                           Shared<kDim, kHeads, kRing>& shared) {
+  constexpr int kAtOnce = 16;  // on their way before weights are known
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int values = a.group * kDim, part_floats = static_cast<int>(PartFloats(a.group, kDim));
+  auto load = [&](int part, int at) {
+    return __ldcg(reinterpret_cast<const float4*>(parts + part * part_floats + at));
+  };
+  float4 o[kAtOnce];
+  const int first = 4 * threadIdx.x;
+#pragma unroll
+  for (int p = 0; p < kAtOnce; ++p)
+    if (p < n_parts && first < values) o[p] = load(p, first);
+#pragma unroll 1
   for (int head = warp; head < a.group; head += kWarps) {
-    auto max_of = [&](int p) { return __ldcg(parts + p * part_floats + a.group * kDim + head); };
-    float top = kMinusInfinity, sum = 0;
-    for (int p = lane; p < n_parts; p += kWarp) top = fmaxf(top, max_of(p));
+    constexpr int kOfALane = kMostDecodeParts / kWarp;
+    float max[kOfALane], sums[kOfALane], top = kMinusInfinity, sum = 0;
+#pragma unroll
+    for (int i = 0; i < kOfALane; ++i) {
+      const int p = lane + i * kWarp;
+      const float* stats = parts + p * part_floats + values + head;
+      max[i] = p < n_parts ? __ldcg(stats) : kMinusInfinity;
+      sums[i] = p < n_parts ? __ldcg(stats + a.group) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kOfALane; ++i) top = fmaxf(top, max[i]);
     top = WarpMax(top);
-    for (int p = lane; p < n_parts; p += kWarp) {
-      const float weight = Exp2(max_of(p) - top);
-      shared.weights[head][p] = weight;
-      sum += weight * __ldcg(parts + p * part_floats + a.group * (kDim + 1) + head);
+#pragma unroll
+    for (int i = 0; i < kOfALane; ++i) {
+      const float weight = Exp2(max[i] - top);
+      shared.weights[head][lane + i * kWarp] = weight;
+      sum += weight * sums[i];
     }
     sum = WarpSum(sum);
     if (lane == 0) shared.part_sum[head] = sum;
   }
   __syncthreads();
-  for (int at = 4 * threadIdx.x; at < a.group * kDim; at += 4 * kThreads) {
+  for (int at = first; at < values; at += 4 * kThreads) {
     const float* weights = shared.weights[at / kDim];
     float4 y = make_float4(0, 0, 0, 0);
-#pragma unroll 16
-    for (int p = 0; p < n_parts; ++p) {
-      const float4 o = __ldcg(reinterpret_cast<const float4*>(parts + p * part_floats + at));
+    auto add = [&](int p, const float4& x) {
       const float weight = weights[p];
-      y.x += weight * o.x;
-      y.y += weight * o.y;
-      y.z += weight * o.z;
-      y.w += weight * o.w;
-    }
-    const float scale_back = 1 / shared.part_sum[at / kDim];
-    out[at] = y.x * scale_back;
-    out[at + 1] = y.y * scale_back;
-    out[at + 2] = y.z * scale_back;
-    out[at + 3] = y.w * scale_back;
+      y.x += weight * x.x;
+      y.y += weight * x.y;
+      y.z += weight * x.z;
+      y.w += weight * x.w;
+    };
+#pragma unroll
+    for (int p = 0; p < kAtOnce; ++p)
+      if (p < n_parts) add(p, at == first ? o[p] : load(p, at));
+#pragma unroll 8
+    for (int p = kAtOnce; p < n_parts; ++p) add(p, load(p, at));
+    const float back = 1 / shared.part_sum[at / kDim];
+    a.out.Put(entry, kv_head * values + at, make_float4(y.x * back, y.y * back, y.z * back, y.w * back));
   }
 }
 
-// A warp's steps of rows [begin, end) through a ring in shared memory: K of a step, V of it, K of the next,
-// by asynchronous copies. Pieces of 16 bytes lie so that the lanes of a fragment meet no bank twice.
-template <int kDim, int kRing>
-class StepRing {
- public:
-  static constexpr int kSlotBytes = kStep * kDim * 2, kSlots = kRing / kWarps / kSlotBytes;
-  static_assert(kSlots >= 2);
-
-  __device__ StepRing(const Rows& rows, char* ring)
-      : rows_(rows), lane_(threadIdx.x % kWarp), ring_(ring + threadIdx.x / kWarp * (kSlots * kSlotBytes)) {}
-
-  // Rows from `begin`, of a page, on, below `limit`. Nothing is on its way.
-  __device__ void Start(int begin, int limit) {
-    begin_ = begin;
-    limit_ = limit;
-    fetched_ = 0;
-    pages_ = PagesOf(0);
-    next_pages_ = PagesOf(kWarp);
-  }
-  // Whole steps below `end`, as many as there is room for.
-  __device__ void FetchKnown(int end) {
-    end_ = end;
-    while (fetched_ < kSlots && RowOf(fetched_ / 2) + kStep <= end) Fetch(fetched_);
-  }
-  // Rows end at `end`: fills the ring.
-  __device__ void Fill(int end) {
-    end_ = end;
-    while (fetched_ < kSlots) Fetch(fetched_);
-  }
-  __device__ int RowOf(int step) const { return begin_ + (threadIdx.x / kWarp + step * kWarps) * kStep; }
-
-  __device__ void TakeKeys(KeyStep<kDim>& k) {
-    const char* slot = Wait();
-    const int g = lane_ / 4, t = lane_ % 4;
+// o of all warps -> out, or this part's, and from all parts -> out.
+template <int kDim, int kHeads, int kRing>
+__device__ void Finish(const DecodeArgs& a, int entry, int kv_head, int part, int n_parts, float scale,
+                       const DecodeState<kDim, kHeads>& state, Shared<kDim, kHeads, kRing>& shared) {
+  ShareSums(state, scale, shared);
+  __syncthreads();  // also: nobody reads the ring and q any more
+  ShareOutputs(state, scale, shared);
+  __syncthreads();
+  const int values = a.group * kDim, unit = entry * a.cache.heads + kv_head;
+  const int64_t part_floats = PartFloats(a.group, kDim);
+  float* parts = a.partials + int64_t{unit} * MaxDecodeParts(a.cache.heads) * part_floats;
+  float* own = parts + part * part_floats;
+  for (int at = 4 * threadIdx.x; at < values; at += 4 * kThreads) {
+    const int head = at / kDim, dim = at % kDim;
+    const float top = TopOf(shared, head);
+    float4 y = make_float4(0, 0, 0, 0);
+    float sum = 0;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int b = 0; b < kDim / 32; ++b)
-        k.x[b][half] = *reinterpret_cast<const uint4*>(slot + KeyOffset(8 * half + g, 4 * b + t));
-    Refill();
-  }
-  __device__ void TakeValues(ValueStep<kDim>& v) {
-    const char* slot = Wait();
-    const int g = lane_ / 4, t = lane_ % 4;
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-      for (int c = 0; c < kDim / 64; ++c)
-        v.x[j][c] = *reinterpret_cast<const uint4*>(slot + ValueOffset(v.RowOf(j, t), 8 * c + g));
-    Refill();
-  }
-
- private:
-  static constexpr int kPieces = kDim / 8, kRowsAtOnce = kWarp / kPieces;
-
-  __device__ static uint32_t KeyOffset(int row, int piece) {
-    return row * (kDim * 2) + ((piece ^ ((row & 1) << 2)) << 4);
-  }
-  __device__ static uint32_t ValueOffset(int row, int piece) {
-    return row * (kDim * 2) + ((piece ^ ((row & 6))) << 4);
-  }
-  // The page of the lane's step of 32.
-  __device__ int PagesOf(int step) const {
-    const int row = RowOf(step + lane_);
-    return row < limit_ ? rows_.Pages()[row / PagedKv::kPageRows] : 0;
-  }
-  __device__ const char* Wait() const {
-    WaitAsync<kSlots - 1>();
-    __syncwarp();  // all lanes' copies are here
-    return ring_ + slot_ * kSlotBytes;
-  }
-  __device__ void Refill() {
-    __syncwarp();  // all lanes have read the slot
-    Fetch(slot_);
-    if (++slot_ == kSlots) slot_ = 0;
-  }
-  __device__ void Fetch(int slot) {  // one group of copies, possibly empty
-    const int step = fetched_ / 2, row = RowOf(step);
-    const bool values = fetched_ % 2;
-    if (row < end_) {
-      if (!values) {
-        if (step % kWarp == 0 && step > 0) {
-          pages_ = next_pages_;
-          next_pages_ = PagesOf(step + kWarp);
-        }
-        const int page = __shfl_sync(kAllLanes, pages_, step % kWarp);
-        from_ = rows_.a.cache.K<Bf16>(page * (2 * PagedKv::kPageRows) + row % PagedKv::kPageRows);
-      }
-      const int first = lane_ / kPieces, piece = lane_ % kPieces;
-      const Bf16* from = from_ + (values ? PagedKv::kPageRows * kDim : 0) + first * kDim + piece * 8;
-      const uint32_t to = SharedAddress(ring_) + slot * kSlotBytes;
-#pragma unroll
-      for (int i = 0; i < kStep / kRowsAtOnce; ++i) {
-        const int r = first + i * kRowsAtOnce;
-        CopyAsync16(to + (values ? ValueOffset(r, piece) : KeyOffset(r, piece)),
-                    from + i * kRowsAtOnce * kDim, rows_.Seen(row + r));
-      }
+    for (int w = 0; w < kWarps; ++w) {
+      const float4 x = *reinterpret_cast<const float4*>(&shared.o[w][head][dim]);
+      y.x += x.x;
+      y.y += x.y;
+      y.z += x.z;
+      y.w += x.w;
+      sum += shared.sum[w][head] * Exp2(shared.max[w][head] - top);
     }
-    CommitAsync();
-    ++fetched_;
+    if (n_parts == 1) {
+      const float back = 1 / sum;
+      a.out.Put(entry, kv_head * values + at, make_float4(y.x * back, y.y * back, y.z * back, y.w * back));
+      continue;
+    }
+    *reinterpret_cast<float4*>(own + at) = y;
+    if (dim == 0) {
+      own[values + head] = top;
+      own[values + a.group + head] = sum;
+    }
   }
-
-  const Rows& rows_;
-  const int lane_;
-  const char* const ring_;
-  int begin_ = 0, limit_ = 0, end_ = 0;
-  int pages_ = 0, next_pages_ = 0;  // of the lane's step of this 32 and of the next
-  int fetched_ = 0, slot_ = 0;
-  const Bf16* from_ = nullptr;
-};
+  if (n_parts == 1) return;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();  // for the whole block: its writes are before the barrier
+    shared.last = atomicInc(&a.counters[unit], n_parts - 1) == n_parts - 1u;
+    __threadfence();
+  }
+  __syncthreads();
+  if (shared.last) MergeParts(a, entry, kv_head, n_parts, parts, shared);
+}
 
 // grid (parts at most, heads, batch).
-template <int kDim, int kTiles, int kRing>
-__global__ __launch_bounds__(kWarps* kWarp, kRing == kDeepRing || kTiles > 1
-                                                ? 2
-                                                : 4) void AttendParts(const __grid_constant__ DecodeArgs a) {
+template <int kDim, int kHeads, int kRing>
+__global__ __launch_bounds__(kThreads,
+                             kRing == kDeepRing ? 1
+                             : kHeads > 8
+                                 ? 2
+                                 : kShallowBlocks) void AttendParts(const __grid_constant__ DecodeArgs a) {
   extern __shared__ __align__(128) char memory[];
-  auto& shared = *reinterpret_cast<Shared<kDim, kTiles, kRing>*>(memory);
+  auto& shared = *reinterpret_cast<Shared<kDim, kHeads, kRing>*>(memory);
   LetSuccessorStart();
   // Where blocks have a multiprocessor to themselves, rows that were there before the kernels at work are
   // fetched before these end. No kernel writes slots or tables; who counts a row has written it.
@@ -297,84 +263,105 @@ __global__ __launch_bounds__(kWarps* kWarp, kRing == kDeepRing || kTiles > 1
   const int part = blockIdx.x, head = blockIdx.y, entry = blockIdx.z, slot = a.cache.slots[entry];
   const int32_t* kept = a.cache.kept_len.At(slot, head);
   if (!kEarly) WaitForPredecessor();
-  Rows rows(a, entry, head, slot, LoadAcquire(kept));
-  StepRing<kDim, kRing> ring(rows, shared.ring);
-  int part_rows = 0, begin = 0;
+  DecodeRows rows(a.cache, slot, head);
+  DecodeRing<kDim, kRing> ring(rows, shared.ring);
   auto start = [&] {
-    part_rows = RowsOfAPart(rows.n, a.cache.heads, kDim);
-    begin = part * part_rows;
-    ring.Start(begin, min(begin + part_rows, a.cache.max_pages * PagedKv::kPageRows - rows.first));
+    const bool has_rows = part < rows.parts;
+    ring.Start(has_rows ? rows.FirstOf(part) : 0, has_rows ? rows.FirstOf(part + 1) : 0);
   };
+  rows.EndAt(LoadAcquire(kept));
   start();
   if (kEarly) {
-    ring.FetchKnown(min(rows.n, begin + part_rows));
+    ring.FetchKnown(rows.n);
     WaitForPredecessor();
-    rows.n = __ldcg(kept) - rows.first;
-    if (RowsOfAPart(rows.n, a.cache.heads, kDim) != part_rows) {
+    if (rows.EndAt(__ldcg(kept))) {
       WaitAsync<0>();
       __syncwarp();
       start();
     }
   }
   rows.Check();
-  const int end = min(rows.n, begin + part_rows), n_parts = static_cast<int>(CeilDiv(rows.n, part_rows));
-  if (part >= n_parts) {
+  if (part >= rows.parts) {
     WaitAsync<0>();
     return;
   }
-  ring.Fill(end);
-  SplitQueries<kDim, kTiles>(a.q + entry * a.q_stride + rows.head * a.group * kDim, a.group, shared.q);
+  ring.Fill(rows.n);
+  SplitGroup<kDim, kHeads>(a.q + entry * a.q_stride + head * a.group * kDim, a.group, shared.q);
   __syncthreads();
   const float scale = kLog2E / sqrtf(static_cast<float>(kDim));
   const int g = threadIdx.x % kWarp / 4;
-  WarpState<kDim, kTiles> state;
+  DecodeState<kDim, kHeads> state;
 #pragma unroll 1
-  for (int step = 0; ring.RowOf(step) < end; ++step) {
+  for (int step = 0; ring.Has(step); ++step) {
     const int row = ring.RowOf(step) + g;
-    float s[kTiles][4];
-    {
-      KeyStep<kDim> k;
-      ring.TakeKeys(k);
-      ScoreStep<kDim, kTiles>(k, shared.q, s);
+    const bool seen0 = rows.Seen(row), seen1 = rows.Seen(row + 8);
+    if constexpr (kHeads == 4) {
+      float s[4];
+      {
+        KeyStep<kDim> k;
+        ring.TakeKeys(k);
+        ScoreFourHeads<kDim>(k, shared.q, s);
+      }
+      ValueStep<kDim> v;
+      ring.TakeValues(v);
+      WeighFourHeads<kDim>(v, s, seen0, seen1, scale, state);
+    } else {
+      float s[kHeads / 8][4];
+      {
+        KeyStep<kDim> k;
+        ring.TakeKeys(k);
+        ScoreStep<kDim, kHeads / 8>(k, shared.q, s);
+      }
+      ValueStep<kDim> v;
+      ring.TakeValues(v);
+      WeighStep<kDim, kHeads / 8>(v, s, seen0, seen1, scale, state);
     }
-    ValueStep<kDim> v;
-    ring.TakeValues(v);
-    WeighStep<kDim, kTiles>(v, s, rows.Seen(row), rows.Seen(row + 8), scale, state);
   }
-  Finish<kDim, kTiles>(a, rows, entry, part, n_parts, scale, state, shared);
+  Finish(a, entry, head, part, rows.parts, scale, state, shared);
 }
 
 // grid (heads, batch).
 template <class T>
 __global__ __launch_bounds__(kPlainThreads) void AttendPlainRows(const __grid_constant__ DecodeArgs a) {
   extern __shared__ float floats[];
-  const int entry = blockIdx.y, d = a.cache.d;
-  const int slot = a.cache.slots[entry];
-  const Rows rows(a, entry, blockIdx.x, slot, a.cache.Length(slot, blockIdx.x));
-  rows.Check();
+  const int entry = blockIdx.y, head = blockIdx.x, d = a.cache.d, slot = a.cache.slots[entry];
+  const int begin = a.cache.Begin(slot, head), len = a.cache.Length(slot, head);
+  SLUICE_DEVICE_CHECK(begin >= 0 && begin < len);
   const PlainShared shared(floats, a.group, d);
-  const float* q = a.q + entry * a.q_stride + rows.head * a.group * d;
+  const int first = head * a.group * d;
+  const float* q = a.q + entry * a.q_stride + first;
   for (int i = threadIdx.x; i < a.group * d; i += kPlainThreads) shared.q[i] = q[i];
   auto row = [&](int i) {
-    const int place = rows.Place(i);
-    return place < 0 ? KvRow<T>{nullptr, nullptr} : KvRow<T>{a.cache.K<T>(place), a.cache.V<T>(place)};
+    const int place = a.cache.Place(slot, head, begin + i);
+    return KvRow<T>{a.cache.K<T>(place), a.cache.V<T>(place)};
   };
-  AttendPlain<T>(shared, a.group, d, rows.n, row, a.out + entry * a.out_stride + rows.head * a.group * d,
-                 [](int, float) {});
+  auto lse = [](int, float) {};
+  if (a.out.is_bf16) {
+    AttendPlain<T>(shared, a.group, d, len - begin, row, a.out.At<Bf16>(entry, first), lse);
+  } else {
+    AttendPlain<T>(shared, a.group, d, len - begin, row, a.out.At<float>(entry, first), lse);
+  }
 }
 
-template <int kDim, int kTiles, int kRing>
+template <int kDim, int kHeads, int kRing>
 void Start(const DecodeArgs& a, dim3 grid, cudaStream_t stream) {
-  constexpr size_t kBytes = sizeof(Shared<kDim, kTiles, kRing>);
-  AllowSharedMemory(AttendParts<kDim, kTiles, kRing>);
-  LaunchEarly(AttendParts<kDim, kTiles, kRing>, grid, kWarps * kWarp, kBytes, stream, a);
+  constexpr size_t kBytes = sizeof(Shared<kDim, kHeads, kRing>);
+  static_assert(kBytes <= kMostSharedBytes);
+  AllowSharedMemory(AttendParts<kDim, kHeads, kRing>);
+  LaunchEarly(AttendParts<kDim, kHeads, kRing>, grid, kThreads, kBytes, stream, a);
 }
-template <int kDim, int kTiles>
+template <int kDim, int kHeads>
 void Start(const DecodeArgs& a, int n_sms, cudaStream_t stream) {
-  const dim3 grid(MaxParts(a.cache.heads), a.cache.heads, a.batch);
+  const dim3 grid(MaxDecodeParts(a.cache.heads), a.cache.heads, a.batch);
   const bool alone = int64_t{grid.x} * grid.y * grid.z <= n_sms;
-  alone ? Start<kDim, kTiles, kDeepRing>(a, grid, stream)
-        : Start<kDim, kTiles, kShallowRing>(a, grid, stream);
+  alone ? Start<kDim, kHeads, kDeepRing>(a, grid, stream)
+        : Start<kDim, kHeads, kShallowRing>(a, grid, stream);
+}
+template <int kDim>
+void Start(const DecodeArgs& a, int n_sms, cudaStream_t stream) {
+  if (a.group <= 4) return Start<kDim, 4>(a, n_sms, stream);
+  if (a.group <= 8) return Start<kDim, 8>(a, n_sms, stream);
+  Start<kDim, 16>(a, n_sms, stream);
 }
 
 template <class T>
@@ -387,17 +374,13 @@ void StartPlain(const DecodeArgs& a, cudaStream_t stream) {
 }  // namespace
 
 int64_t DecodeScratchFloats(int batch, int heads, int group, int d) {
-  return int64_t{batch} * heads * MaxParts(heads) * PartFloats(group, d);
+  return int64_t{batch} * heads * MaxDecodeParts(heads) * PartFloats(group, d);
 }
 
 void DecodeAttention(const DecodeArgs& a, int n_sms, cudaStream_t stream) {
   const int d = a.cache.d;
   if (a.dtype == DType::kBF16 && (d == 64 || d == 128) && a.group <= 16) {
-    if (a.group <= 8) {
-      d == 64 ? Start<64, 1>(a, n_sms, stream) : Start<128, 1>(a, n_sms, stream);
-    } else {
-      d == 64 ? Start<64, 2>(a, n_sms, stream) : Start<128, 2>(a, n_sms, stream);
-    }
+    d == 64 ? Start<64>(a, n_sms, stream) : Start<128>(a, n_sms, stream);
   } else {
     a.dtype == DType::kBF16 ? StartPlain<Bf16>(a, stream) : StartPlain<float>(a, stream);
   }

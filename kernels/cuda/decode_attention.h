@@ -1,12 +1,13 @@
 // Role: attention of one query per sequence over the rows of its paged cache. Rows are cut into parts at
 // boundaries that depend on their number only, so that an entry does not depend on its batch; the block that
-// finishes last merges the parts in ascending order. Threads: those of its queue.
+// finishes last merges the parts of a head in ascending order. Threads: those of its queue.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/decode_out.cuh"
 #include "kernels/cuda/paged_cache.cuh"
 
 namespace sluice {
@@ -16,8 +17,7 @@ struct DecodeArgs {
   DType dtype;
   const float* q;  // [batch, heads * group, d]
   int64_t q_stride;
-  float* out;  // as q
-  int64_t out_stride;
+  DecodeOut out;
   int batch, group;
   float* partials;     // DecodeScratchFloats
   unsigned* counters;  // [batch * heads], zero before and after

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/paged_cache.cuh"
@@ -151,5 +152,85 @@ __device__ void WeighStep(const ValueStep<kDim>& v, const float (&s)[kTiles][4],
     }
   }
 }
+
+// Of four heads: columns h and h + 4 of all products are head h's, with its high parts and its low ones.
+// max, sum: of heads 2 (t % 2) and the next. o: as WarpState's, by columns.
+template <int kDim>
+struct FourHeadState {
+  float max[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
+  float o[kDim / 16][4];
+  __device__ FourHeadState() {
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) o[i][k] = 0;
+  }
+};
+
+// Scores of a step: of row g for heads 2 (t % 2) and the next, then of row g + 8.
+template <int kDim>
+__device__ void ScoreFourHeads(const KeyStep<kDim>& k, const uint4* q, float (&s)[4]) {
+  const int lane = threadIdx.x % kWarp;
+  float other[4] = {};  // two chains of products side by side
+#pragma unroll
+  for (int c = 0; c < 4; ++c) s[c] = 0;
+#pragma unroll
+  for (int b = 0; b < kDim / 32; ++b) {
+    const uint4 x = q[b * kWarp + lane];
+    MmaBf16(s, k.x[b][0].x, k.x[b][1].x, k.x[b][0].y, k.x[b][1].y, x.x, x.y);
+    MmaBf16(other, k.x[b][0].z, k.x[b][1].z, k.x[b][0].w, k.x[b][1].w, x.z, x.w);
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    s[c] += other[c];
+    s[c] += __shfl_xor_sync(kAllLanes, s[c], 2);
+  }
+}
+
+template <int kDim>
+__device__ void WeighFourHeads(const ValueStep<kDim>& v, const float (&s)[4], bool seen0, bool seen1,
+                               float scale, FourHeadState<kDim>& state) {
+  const bool low = threadIdx.x % 4 >= 2;  // this lane's columns are low parts
+  float p[4], shrink[2];
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const float s0 = seen0 ? s[c] : kMinusInfinity, s1 = seen1 ? s[2 + c] : kMinusInfinity;
+    float top = fmaxf(s0, s1);
+#pragma unroll
+    for (int step_lane = 4; step_lane < kWarp; step_lane *= 2)
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step_lane));
+    const float old = state.max[c], now = fmaxf(old, top);
+    const float base = now == kMinusInfinity ? 0 : now * scale;
+    p[c] = Exp2(s0 * scale - base);
+    p[2 + c] = Exp2(s1 * scale - base);
+    shrink[c] = Exp2(old * scale - base);
+    state.max[c] = now;
+    state.sum[c] = state.sum[c] * shrink[c] + (p[c] + p[2 + c]);
+  }
+  uint32_t weights[2];  // as B fragments: rows 0-7 and 8-15
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t high = PackBf16(p[2 * half], p[2 * half + 1]);
+    const uint32_t rest = PackBf16(p[2 * half] - LowBf16(high), p[2 * half + 1] - HighBf16(high));
+    weights[half] = Transpose8x8(low ? rest : high);
+  }
+#pragma unroll
+  for (int tile = 0; tile < kDim / 16; ++tile) {
+    float(&o)[4] = state.o[tile];
+    o[0] *= shrink[0];
+    o[1] *= shrink[1];
+    o[2] *= shrink[0];
+    o[3] *= shrink[1];
+    const uint32_t w0 = Word(v.x[0][tile / 4], tile % 4), w1 = Word(v.x[1][tile / 4], tile % 4),
+                   w2 = Word(v.x[2][tile / 4], tile % 4), w3 = Word(v.x[3][tile / 4], tile % 4);
+    const uint32_t a0 = __byte_perm(w0, w1, 0x5410), a1 = __byte_perm(w0, w1, 0x7632),
+                   a2 = __byte_perm(w2, w3, 0x5410), a3 = __byte_perm(w2, w3, 0x7632);
+    MmaBf16(o, a0, a1, a2, a3, weights[0], weights[1]);
+  }
+}
+
+template <int kDim, int kHeads>
+using DecodeState =
+    std::conditional_t<kHeads == 4, FourHeadState<kDim>, WarpState<kDim, kHeads == 4 ? 1 : kHeads / 8>>;
 
 }  // namespace sluice

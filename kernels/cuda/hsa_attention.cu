@@ -132,7 +132,8 @@ __device__ void ScorePages(const PagedCache& cache, const Unit& unit, const Chan
 
 // A part -> the blocks of the cluster: each gets its share of the dims.
 template <class S>
-__device__ void SharePart(const HsaState<S::kDim, S::kHeads>& state, int part, float scale, HsaShared<S>& s) {
+__device__ void SharePart(const DecodeState<S::kDim, S::kHeads>& state, int part, float scale,
+                          HsaShared<S>& s) {
   constexpr int kHeads = S::kHeads;
   using Blocks = Cluster<S::kBlocks>;
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
@@ -185,7 +186,8 @@ __device__ void SharePart(const HsaState<S::kDim, S::kHeads>& state, int part, f
 
 // This block's dims of all heads; parts in ascending order.
 template <class S>
-__device__ void MergeParts(HsaShared<S>& s, int n_parts, int group, float* out) {
+__device__ void MergeParts(HsaShared<S>& s, int n_parts, int group, const DecodeOut& out, int entry,
+                           int first) {
   for (int at = 4 * threadIdx.x; at < group * S::kDims; at += 4 * S::kThreads) {
     const int g = at / S::kDims, c = at % S::kDims;
     const float2* stats = s.part_stats + g;
@@ -206,8 +208,7 @@ __device__ void MergeParts(HsaShared<S>& s, int n_parts, int group, float* out) 
       y.w += x.w * weight;
     }
     const float scale = __fdividef(1, sum);
-    *reinterpret_cast<float4*>(out + g * S::kDim + c) =
-        make_float4(y.x * scale, y.y * scale, y.z * scale, y.w * scale);
+    out.Put(entry, first + g * S::kDim + c, make_float4(y.x * scale, y.y * scale, y.z * scale, y.w * scale));
   }
 }
 
@@ -315,13 +316,13 @@ __global__ __cluster_dims__(S::kBlocks)
       PrefetchStep<kDim>(a.cache, page_ids, rows, unit.tokens, step);
 #pragma unroll 1
     for (int part = own_part; part < n_parts; part += kAll) {
-      HsaState<kDim, kHeads> state;
+      DecodeState<kDim, kHeads> state;
       AttendSteps<kDim, kHeads, kHsaParts>(a.cache, page_ids, rows, unit.tokens, part, s.query_fragments,
                                            scale, state);
       SharePart<S>(state, part, scale, s);
     }
     Blocks::Meet();
-    MergeParts<S>(s, n_parts, group, a.out + entry * a.out_stride + head * group * kDim + rank * S::kDims);
+    MergeParts<S>(s, n_parts, group, a.out, entry, head * group * kDim + rank * S::kDims);
     if (shares_piece) GivePiece(a.taken + piece);
     if (index + n_clusters < a.n_units) {
       Blocks::Arrive();  // what the others left here has been read
@@ -348,8 +349,7 @@ void CudaOps::HsaAttention(TensorView q, const PagedKv& cache, TensorView out) {
   const int group = static_cast<int>(q.shape[1]) / heads;
   if (batch == 0) return;
   Begin();
-  HsaArgs a = {PagedCache(cache), q.as<float>(), q.stride[0],  out.as<float>(),
-               out.stride[0],     group,         batch * heads};
+  HsaArgs a = {PagedCache(cache), q.as<float>(), q.stride[0], DecodeOut(out), group, batch * heads};
   const Room room(a.cache);
   auto start = [&]<class S>(S) {
     const int n_clusters = std::min(a.n_units, std::max(1, device_.n_sms * S::kPerSm / S::kBlocks));

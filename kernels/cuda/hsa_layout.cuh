@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/decode_out.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/hsa_attend.cuh"
 #include "kernels/cuda/hsa_scores.cuh"
@@ -34,8 +35,7 @@ struct HsaArgs {
   PagedCache cache;
   const float* q;  // [batch, heads * group, d]
   int64_t q_stride;
-  float* out;  // as q
-  int64_t out_stride;
+  DecodeOut out;
   int group, n_units;         // n_units: (sequence, KV head)
   int n_pieces = 0;           // of scratch: one for each cluster, or fewer
   char* scratch = nullptr;    // of each piece, Scratch::Words

@@ -84,8 +84,12 @@ __global__ __launch_bounds__(kPlainThreads) void AttendHybridPlain(const __grid_
     EmitInOrder(items, cut, key, emit, select);
     __syncthreads();
     auto row = [&](int i) { return KvRow<T>{a.cache.K<T>(places[i]), a.cache.V<T>(places[i])}; };
-    AttendPlain<T>(shared, group, d, n, row, a.out + entry * a.out_stride + head * group * d,
-                   [](int, float) {});
+    auto lse = [](int, float) {};
+    if (a.out.is_bf16) {
+      AttendPlain<T>(shared, group, d, n, row, a.out.At<Bf16>(entry, head * group * d), lse);
+    } else {
+      AttendPlain<T>(shared, group, d, n, row, a.out.At<float>(entry, head * group * d), lse);
+    }
     __syncthreads();
   }
 }

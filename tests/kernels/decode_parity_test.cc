@@ -244,6 +244,102 @@ TEST_P(DecodeParity, PagedAttentionStartsAtRowBegin) {
   }
 }
 
+// Heads of a sequence may be of any length: a GPU block's share may end in one and begin in the next.
+TEST_P(DecodeParity, PagedAttentionOfHeadsOfTheirOwnLengths) {
+  for (const Heads& h : {Heads{32, 8, 128}, Heads{14, 2, 64}, Heads{80, 40, 64}, Heads{48, 3, 128}}) {
+    const int group = h.q / h.kv;
+    Cache c = Make(h, {2500, 700, 90}, {{}, {}, {}});
+    for (int s = 0; s < 3; ++s)
+      for (int g = 0; g < h.kv; ++g) {
+        const int len = static_cast<int>(c.k[s].host.shape[1]);
+        c.kept_len.host.as<int32_t>()[s * h.kv + g] = std::max(1, len - 83 * ((5 * g + s) % 11));
+        c.row_begin.host.as<int32_t>()[s * h.kv + g] =
+            g % 3 == 2 ? 70 % c.kept_len.host.as<int32_t>()[s * h.kv + g] : 0;
+      }
+    Upload(c.kept_len);
+    Upload(c.row_begin);
+    Tensor q = Random(DType::kF32, {3, h.q * h.dim}), out = Poisoned(DType::kF32, {3, h.q * h.dim});
+    ops().PagedAttention(q.Heads(h.q).device, c.device, out.Heads(h.q).device);
+    for (int b = 0; b < 3; ++b) {
+      const int s = slot(c, b);
+      for (int g = 0; g < h.kv; ++g) {
+        const int begin = c.row_begin.host.as<int32_t>()[s * h.kv + g];
+        std::vector<int> rows(c.kept_len.host.as<int32_t>()[s * h.kv + g] - begin);
+        std::iota(rows.begin(), rows.end(), begin);
+        reference::DecodeAttention(q.Heads(h.q).host.At(b).Slice(0, g * group, (g + 1) * group),
+                                   c.k[s].host.At(g), c.v[s].host.At(g), rows,
+                                   out.Heads(h.q).At(b).Slice(0, g * group, (g + 1) * group).host);
+      }
+    }
+    ExpectSame(out, DecodeTolerance(GetParam(), h.dim), absl::StrCat(h.q, "/", h.kv, "x", h.dim));
+  }
+}
+
+// A row that was appended by the op before is seen, also where it is the first of a page.
+TEST_P(DecodeParity, PagedAttentionSeesTheRowBeforeIt) {
+  const Heads h = {8, 2, 128};
+  const int group = h.q / h.kv, room = 70;
+  Cache c = Make(h, {0, 500}, {{}, {}}, room);
+  std::vector<Tensor> k, v;  // of each entry, all its rows
+  std::vector<int> lengths;
+  for (int b = 0; b < 2; ++b) {
+    const Tensor &old_k = c.k[slot(c, b)], &old_v = c.v[slot(c, b)];
+    lengths.push_back(static_cast<int>(old_k.host.shape[1]));
+    k.push_back(Poisoned(kv_dtype(), {h.kv, lengths[b] + room, h.dim}));
+    v.push_back(Poisoned(kv_dtype(), {h.kv, lengths[b] + room, h.dim}));
+    for (int g = 0; g < h.kv; ++g)
+      for (int x = 0; x < lengths[b]; ++x)
+        for (int d = 0; d < h.dim; ++d) {
+          reference::Set(k[b].host, reference::Get(old_k.host, g, x, d), g, x, d);
+          reference::Set(v[b].host, reference::Get(old_v.host, g, x, d), g, x, d);
+        }
+  }
+  for (int step = 0; step < room; ++step) {
+    Tensor new_k = Random(DType::kF32, {2, h.kv * h.dim}), new_v = Random(DType::kF32, {2, h.kv * h.dim});
+    Tensor q = Random(DType::kF32, {2, h.q * h.dim}), out = Poisoned(DType::kF32, {2, h.q * h.dim});
+    ops().AppendKv(new_k.Heads(h.kv).device, new_v.Heads(h.kv).device, c.device);
+    ops().PagedAttention(q.Heads(h.q).device, c.device, out.Heads(h.q).device);
+    for (int b = 0; b < 2; ++b) {
+      for (int g = 0; g < h.kv; ++g) {
+        for (int d = 0; d < h.dim; ++d) {
+          reference::Set(k[b].host, reference::Get(new_k.Heads(h.kv).host, b, g, d), g, lengths[b], d);
+          reference::Set(v[b].host, reference::Get(new_v.Heads(h.kv).host, b, g, d), g, lengths[b], d);
+        }
+        std::vector<int> rows(lengths[b] + 1);
+        std::iota(rows.begin(), rows.end(), 0);
+        reference::DecodeAttention(q.Heads(h.q).host.At(b).Slice(0, g * group, (g + 1) * group),
+                                   k[b].host.At(g), v[b].host.At(g), rows,
+                                   out.Heads(h.q).At(b).Slice(0, g * group, (g + 1) * group).host);
+      }
+      ++lengths[b];
+    }
+    ExpectSame(out, DecodeTolerance(GetParam(), h.dim), absl::StrCat("step ", step));
+  }
+}
+
+// What a product rounds anyway may be written rounded: the same bits.
+TEST_P(DecodeParity, AttentionWritesWhatProductsRead) {
+  for (const Heads& h : kHeads) {
+    Cache c = Make(h, {65, 1300}, std::vector<Hsa>(2, {3, h.dim / 2, 40}));
+    const Tensor q = Random(DType::kF32, {2, h.q * h.dim});
+    for (bool sparse : {false, true}) {
+      auto attend = [&](const Tensor& out) {
+        sparse ? ops().HsaAttention(q.Heads(h.q).device, c.device, out.Heads(h.q).device)
+               : ops().PagedAttention(q.Heads(h.q).device, c.device, out.Heads(h.q).device);
+      };
+      Tensor wide = Poisoned(DType::kF32, {2, h.q * h.dim});
+      Tensor out = Poisoned(backend().product_input(), {2, h.q * h.dim});
+      attend(wide);
+      attend(out);
+      ops().CopyOut(wide.device, wide.host.data);
+      ASSERT_TRUE(ops().Sync().ok());
+      for (int b = 0; b < 2; ++b)
+        for (int i = 0; i < h.q * h.dim; ++i) reference::Set(out.host, reference::Get(wide.host, b, i), b, i);
+      ExpectSame(out, 0, absl::StrCat(h.q, "/", h.kv, "x", h.dim, " sparse ", sparse));
+    }
+  }
+}
+
 TEST_P(DecodeParity, HsaAttention) {
   for (const Heads& h : kHeads) {
     for (int page : {1, 2, 3, 4}) {
