@@ -13,14 +13,6 @@ namespace {
 constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
 constexpr absl::Duration kPausedWait = absl::Milliseconds(2);
 
-// The token at output index `index`.
-absl::StatusOr<int32_t> Choose(const DecodeResult& result, const SamplingParams& sampling,
-                               const SampleState& state, int index) {
-  if (!result.logits.empty()) return SampleToken(result.logits, sampling, state, index);
-  if (result.best < 0) return absl::InternalError("non-finite logits");
-  return result.best;
-}
-
 double UnixNow() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
 }  // namespace
@@ -133,9 +125,18 @@ void DecodeLoop::Step() {
     return;
   }
   std::vector<RankedDecodeRow> rows;
-  for (const Running* sequence : batch) {
-    rows.push_back({sequence->kv.get(), sequence->generation->gates.selection.kind, sequence->token,
-                    sequence->position, !TakesBest(sequence->generation->sampling, sequence->index + 1)});
+  std::vector<SampleRule> rules(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Running& sequence = *batch[i];
+    const SamplingParams& sampling = sequence.generation->sampling;
+    const bool draws = !TakesBest(sampling, sequence.index + 1);
+    if (draws) rules[i] = RuleFor(sampling, sequence.state, sequence.index + 1);
+    rows.push_back({.kv = sequence.kv.get(),
+                    .selection = sequence.generation->gates.selection.kind,
+                    .token = sequence.token,
+                    .position = sequence.position,
+                    .rule = draws ? &rules[i] : nullptr,
+                    .wants_logits = false});
   }
   const absl::Time begin = clock_->Now();
   absl::StatusOr<std::vector<DecodeResult>> results = stepper_.Run(rows);
@@ -154,23 +155,23 @@ void DecodeLoop::Step() {
     ++sequence->steps;
     ++sequence->position;
     const int index = sequence->index + 1;
-    absl::StatusOr<int32_t> id = Choose((*results)[i], generation.sampling, sequence->state, index);
-    if (!id.ok()) {
+    const int32_t id = (*results)[i].token;
+    if (id < 0) {
       metrics_->non_finite_logits.Increment();
-      Finish(sequence, id.status(), {});
+      Finish(sequence, absl::InternalError("non-finite logits"), {});
       continue;
     }
-    sequence->token = *id;
+    sequence->token = id;
     sequence->index = index;
-    sequence->state.AddOutput(*id);
-    generation.sink->OnToken(index, *id);
+    sequence->state.AddOutput(id);
+    generation.sink->OnToken(index, id);
     GenerationEnd end;
     end.decode_time = clock_->Now() - sequence->started;
     end.steps = sequence->steps;
-    StopReason stop = CheckStop(*id, generation.sampling, index);
+    StopReason stop = CheckStop(id, generation.sampling, index);
     if (stop == StopReason::kStopId) {
       end.reason = GenerationEnd::kStopId;
-      end.stop_id = *id;
+      end.stop_id = id;
     } else if (stop == StopReason::kLength) {
       end.reason = GenerationEnd::kLength;
     } else if (sequence->position.value() >= model_->shape().context) {

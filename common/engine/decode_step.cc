@@ -30,7 +30,7 @@ struct DecodeStepper::Impl {
   Workspace scratch;          // what lives through the layers
   Workspace layer_scratch;    // one layer's scratch
   std::vector<size_t> order;  // the batch's rows by selection kind
-  std::vector<int32_t> best;  // [batch], in that order
+  std::vector<int32_t> next;  // [batch] tokens, in that order
   std::vector<float> logits;  // [batch, vocab], rows that want them
 };
 
@@ -69,17 +69,25 @@ absl::Status DecodeStepper::Impl::Enqueue(absl::Span<const DecodeRow> rows) {
   step.Reset();
   SLUICE_ASSIGN_OR_RETURN(const TensorView in, step.Take(DType::kI32, {3, batch}));
   SLUICE_ASSIGN_OR_RETURN(const TensorView device_logits, step.Take(DType::kF32, {batch, shape.vocab}));
-  SLUICE_ASSIGN_OR_RETURN(const TensorView device_best, step.Take(DType::kI32, {batch}));
+  SLUICE_ASSIGN_OR_RETURN(const TensorView device_tokens, step.Take(DType::kI32, {batch}));
   ops->CopyIn(inputs.data(), in);
-  SLUICE_RETURN_IF_ERROR(ops->Replay(
-      kinds, [&] { return EnqueueLayers(kinds, in.At(0), in.At(1), in.At(2), device_logits, device_best); }));
-  best.resize(rows.size());
-  ops->CopyOut(device_best, best.data());
-  logits.resize(rows.size() * shape.vocab);
+  SLUICE_RETURN_IF_ERROR(ops->Replay(kinds, [&] {
+    return EnqueueLayers(kinds, in.At(0), in.At(1), in.At(2), device_logits, device_tokens);
+  }));
+  std::vector<SampleRule> rules;
   for (size_t i = 0; i < order.size(); ++i) {
-    if (rows[order[i]].wants_logits)
+    const DecodeRow& row = rows[order[i]];
+    if (row.wants_logits) {  // before penalties are written into them
+      logits.resize(rows.size() * shape.vocab);
       ops->CopyOut(device_logits.At(static_cast<int64_t>(i)), logits.data() + i * shape.vocab);
+    }
+    if (row.rule == nullptr) continue;
+    rules.push_back(*row.rule);
+    rules.back().row = static_cast<int>(i);
   }
+  if (!rules.empty()) ops->Sample(device_logits, rules, device_tokens);
+  next.resize(rows.size());
+  ops->CopyOut(device_tokens, next.data());
   return absl::OkStatus();
 }
 
@@ -138,7 +146,7 @@ absl::StatusOr<std::vector<DecodeResult>> DecodeStepper::Run(absl::Span<const De
   std::vector<DecodeResult> result(rows.size());
   for (size_t i = 0; i < impl_->order.size(); ++i) {
     const size_t row = impl_->order[i];
-    result[row].best = impl_->best[i];
+    result[row].token = impl_->next[i];
     if (rows[row].wants_logits)
       result[row].logits = absl::MakeConstSpan(impl_->logits.data() + i * vocab, vocab);
   }

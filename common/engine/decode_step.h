@@ -13,6 +13,7 @@
 #include "common/kvcache/decode_cache.h"
 #include "common/kvcache/sequence_kv.h"
 #include "common/model/model.h"
+#include "kernels/sampling.h"
 
 namespace sluice {
 
@@ -21,11 +22,12 @@ struct DecodeRow {
   SelectionKind selection = SelectionKind::kDense;
   int32_t token = 0;    // the last sampled token, whose K,V this step adds
   LogicalLen position;  // its RoPE position: the tokens seen before it, however few rows were kept
+  const SampleRule* rule = nullptr;  // how the next token is drawn, whatever its row; null: the best one
   bool wants_logits = true;
 };
 
 struct DecodeResult {
-  int32_t best = -1;               // the lowest id of the largest logit; -1: the logits are not finite
+  int32_t token = -1;              // the next one; -1: the logits are not finite
   absl::Span<const float> logits;  // [vocab] where the row wants them, valid until the next call
 };
 

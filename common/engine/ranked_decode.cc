@@ -22,6 +22,7 @@ absl::StatusOr<std::vector<DecodeResult>> RankedDecode::Run(absl::Span<const Ran
                      .selection = row.selection,
                      .token = row.token,
                      .position = row.position,
+                     .rule = rank == 0 ? row.rule : nullptr,
                      .wants_logits = row.wants_logits && rank == 0});
     absl::StatusOr<std::vector<DecodeResult>> result = steppers_[rank]->Run(own);
     if (result.ok() && rank == 0) results = *std::move(result);

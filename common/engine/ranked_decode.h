@@ -17,6 +17,7 @@ struct RankedDecodeRow {
   SelectionKind selection = SelectionKind::kDense;
   int32_t token = 0;
   LogicalLen position;
+  const SampleRule* rule = nullptr;
   bool wants_logits = true;
 };
 

@@ -1,16 +1,16 @@
-// Role: from logits to the next token: penalties, masking of stop ids, temperature, min-p, top-k, top-p,
-// draw. Counter-based randomness (Philox 4x32-10) keyed by (seed, output index): no generator state travels
-// from prefill to decode, and a replay draws the same numbers. Threads: a SampleState belongs to one
-// sequence; functions are pure.
+// Role: what a request says about the next token, as the rule by which a device draws it
+// (kernels/sampling.h). Counter-based randomness (Philox 4x32-10) keyed by (seed, output index): no generator
+// state travels from prefill to decode, and a replay draws the same numbers. Threads: a SampleState belongs
+// to one sequence; functions are pure.
 #pragma once
 
 #include <cstdint>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/sampling.h"
 
 namespace sluice {
 
@@ -34,14 +34,18 @@ class SampleState {
   void AddPrompt(absl::Span<const int32_t> ids);  // only needed with a repetition penalty
   void AddOutput(int32_t id);
 
+  absl::Span<const SeenToken> seen() const { return seen_; }
+
  private:
-  friend absl::StatusOr<int32_t> SampleToken(absl::Span<const float>, const SamplingParams&,
-                                             const SampleState&, int);
-  std::unordered_map<int32_t, int> output_counts_;
-  std::unordered_set<int32_t> seen_;  // prompt and output
+  SeenToken& Entry(int32_t id);
+  std::vector<SeenToken> seen_;
+  std::unordered_map<int32_t, size_t> place_;  // of an id in seen_
 };
 
-// The token at output index `index` (0-based). Equal logits: the lowest id counts as the better one.
+// How the token at output index `index` (0-based) is drawn. Borrows from both; valid until they change.
+SampleRule RuleFor(const SamplingParams& params, const SampleState& state, int index);
+
+// The token that RuleFor draws from logits in host memory.
 // InternalError("non-finite logits") when a logit is NaN or +inf, or when none is above -inf.
 absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const SamplingParams& params,
                                     const SampleState& state, int index);

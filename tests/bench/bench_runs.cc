@@ -103,7 +103,7 @@ bool DecodeBatch::CanGrow() const {
 absl::Status DecodeBatch::Step(bool blind) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<DecodeResult> results, decoder_->Step(rows_));
   for (size_t i = 0; i < rows_.size(); ++i) {
-    if (!blind) rows_[i].token = results[i].best;
+    if (!blind) rows_[i].token = results[i].token;
     ++rows_[i].position;
   }
   return absl::OkStatus();

@@ -106,7 +106,7 @@ void BenchPrompt(const RankedModel& model, const Options& options, const std::st
           if (absl::Status room = sequence->ReserveAppend(decode.queues()); !room.ok()) Must<int>(room);
         const std::vector<DecodeResult> results = Must(decode.Run(rows));
         for (int j = 0; j < batch; ++j) {
-          rows[j].token = results[j].best;
+          rows[j].token = results[j].token;
           ++rows[j].position;
         }
       }

@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> GenerateTogether(const Model& 
   for (int step = 1; step < n; ++step) {
     SLUICE_ASSIGN_OR_RETURN(std::vector<DecodeResult> results, decoder->Step(rows));
     for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i].token = results[i].best;
+      rows[i].token = results[i].token;
       ++rows[i].position;
       tokens[i].push_back(rows[i].token);
     }

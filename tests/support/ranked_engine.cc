@@ -87,7 +87,7 @@ absl::StatusOr<RankedRun> RunRanked(const RankedModel& model, const std::vector<
                               .token = forced.empty() ? run.tokens.back() : forced[i - 1],
                               .position = LogicalLen(length + i - 1)};
     SLUICE_ASSIGN_OR_RETURN(std::vector<DecodeResult> results, decode.Run({row}));
-    run.tokens.push_back(results[0].best);
+    run.tokens.push_back(results[0].token);
     run.logits.emplace_back(results[0].logits.begin(), results[0].logits.end());
   }
   return run;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/engine/sampler.h"
 #include "common/model/model_dir.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/local_engine.h"
@@ -58,6 +59,28 @@ TEST(DecodeStep, AnEmptyBatchIsNoStep) {
   EXPECT_TRUE(step->empty());
 }
 
+TEST(DecodeStep, RulesDrawWhatTheSamplerDrawsFromTheSameLogits) {
+  Batch plain = OneTokenSequences(NeedleModel(), 3);
+  auto best = plain.decoder->Step(plain.rows);
+  ASSERT_TRUE(best.ok()) << best.status();
+  const SamplingParams warm{.temperature = 5, .top_p = 0.9f, .seed = 3};
+  const SamplingParams penalized{.presence_penalty = 1000};
+  SampleState seen;
+  seen.AddOutput((*best)[2].token);
+  const SampleRule rules[] = {RuleFor(warm, {}, 1), RuleFor(penalized, seen, 1)};
+
+  Batch batch = OneTokenSequences(NeedleModel(), 3);
+  batch.rows[0].rule = &rules[0];
+  batch.rows[2].rule = &rules[1];
+  auto drawn = batch.decoder->Step(batch.rows);
+  ASSERT_TRUE(drawn.ok()) << drawn.status();
+  EXPECT_EQ((*drawn)[0].token, *SampleToken((*best)[0].logits, warm, {}, 1));
+  EXPECT_EQ((*drawn)[1].token, (*best)[1].token);
+  EXPECT_EQ((*drawn)[2].token, *SampleToken((*best)[2].logits, penalized, seen, 1));
+  EXPECT_NE((*drawn)[2].token, (*best)[2].token);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ((*drawn)[i].logits, (*best)[i].logits) << "as the model made them";
+}
+
 // Each attempt gets one block of memory more than the last, and so fails later: before, inside and after a
 // layer that has appended.
 TEST(DecodeStep, AFailedStepAddsNothingAndCanBeRepeated) {
@@ -88,7 +111,7 @@ TEST(DecodeStep, AFailedStepAddsNothingAndCanBeRepeated) {
     for (size_t i = 0; i < batch.rows.size(); ++i) {
       const absl::Span<const float> logits = (*step)[i].logits;
       ASSERT_EQ(std::vector<float>(logits.begin(), logits.end()), expected[i]) << i;
-      ASSERT_EQ((*step)[i].best, Greedy(logits)) << i;
+      ASSERT_EQ((*step)[i].token, Greedy(logits)) << i;
     }
     break;
   }
