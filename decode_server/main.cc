@@ -99,7 +99,8 @@ absl::Status Serve(Options options) {
   spdlog::info("decode ready name={} address={} router={} pages={}", options.worker.name, report.address(),
                options.worker.router, cache->pages().total);
 
-  WaitForStopSignal();
+  if (absl::Status hung = WaitForStopSignal(options.worker, *loaded.group); !hung.ok())
+    ExitHung("decode", hung);
   spdlog::info("decode stopping");
   metrics.ready.Set(0);
   registration.Stop();

@@ -101,7 +101,8 @@ absl::Status Serve(Options options) {
   spdlog::info("prefill ready name={} address={} router={}", options.worker.name, report.address(),
                options.worker.router);
 
-  WaitForStopSignal();
+  if (absl::Status hung = WaitForStopSignal(options.worker, *loaded.group); !hung.ok())
+    ExitHung("prefill", hung);
   spdlog::info("prefill stopping");
   metrics.ready.Set(0);
   registration.Stop();

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -65,6 +67,10 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
   add("--stop-timeout", options->stop_seconds, "seconds that running requests get at shutdown",
       "SLUICE_STOP_TIMEOUT", "Network")
       ->check(CLI::Range(0, 3600));
+  add("--device-timeout", options->device_seconds,
+      "a GPU that does not answer for so many seconds ends the process, so that the router uses another",
+      "SLUICE_DEVICE_TIMEOUT", "Model")
+      ->check(CLI::Range(1, 86400));
   add("--transport", options->transport,
       absl::StrCat("one of ", absl::StrJoin(ProcessTransportNames(), ", ")).c_str(), "SLUICE_TRANSPORT",
       "Hand-off")
@@ -161,6 +167,24 @@ void WaitForStopSignal() {
   const sigset_t set = StopSignals();
   int signal = 0;
   sigwait(&set, &signal);
+}
+
+absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup& group) {
+  const sigset_t set = StopSignals();
+  const timespec tick = {.tv_sec = 0, .tv_nsec = 250'000'000};
+  while (sigtimedwait(&set, nullptr, &tick) < 0) {
+    if (group.waiting() < absl::Seconds(options.device_seconds)) continue;
+    return absl::DeadlineExceededError(absl::StrCat(
+        "--device-timeout ", options.device_seconds, ": no answer for so many seconds from ",
+        group.description(), "; look at the GPU (nvidia-smi, dmesg), then start the worker again"));
+  }
+  return absl::OkStatus();
+}
+
+void ExitHung(const char* role, const absl::Status& why) {
+  spdlog::error("{} failed: {}", role, std::string(why.message()));
+  spdlog::default_logger()->flush();
+  _exit(1);
 }
 
 }  // namespace sluice

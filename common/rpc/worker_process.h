@@ -32,6 +32,7 @@ struct WorkerOptions {
   int ring_slots = 8;
   int slot_kib = 0;  // 0: SlotBytes chooses
   int stop_seconds = 10;
+  int device_seconds = 120;  // longer waits for a GPU end the process
   std::string log_level = "info";
 };
 
@@ -68,5 +69,10 @@ std::string DialAddress(const WorkerOptions& options, int port);
 void BlockStopSignals();
 // Waits for SIGINT or SIGTERM.
 void WaitForStopSignal();
+// The same, of a worker. DeadlineExceeded: a device has not answered for --device-timeout.
+absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup& group);
+// Ends the process at once: threads that wait for a device cannot be joined. Its lease lapses, its peers see
+// their connections end.
+[[noreturn]] void ExitHung(const char* role, const absl::Status& why);
 
 }  // namespace sluice

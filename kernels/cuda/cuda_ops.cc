@@ -98,6 +98,7 @@ absl::Status CudaOps::Await() {
 }
 
 absl::Status CudaOps::Replay(const std::vector<int>& key, const std::function<absl::Status()>& enqueue) {
+  const DeviceWaits::Wait wait(device_.waits.get());  // a launch waits where the queue is full
   Begin();
   if (device_.link != nullptr && link_generation_ != device_.link->generation()) {
     Keep(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");  // one may be running
@@ -143,6 +144,7 @@ void CudaOps::ForgetGraphs() {
 void CudaOps::AllReduce(TensorView x) {
   SLUICE_CHECK(x.dtype == DType::kF32 && IsContiguous(x));
   if (device_.link == nullptr) return;
+  const DeviceWaits::Wait wait(device_.waits.get());  // for the other ranks
   Begin();
   absl::Status status =
       device_.link->Sum(device_.rank, x.as<float>(), static_cast<int64_t>(Bytes(x) / sizeof(float)), stream_);

@@ -1,11 +1,18 @@
 // What the servers refuse on their command line and in their configuration file.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
+#include <utility>
 
 #include "common/rpc/worker_process.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/support/counting_backend.h"
 
 namespace sluice {
 namespace {
@@ -61,6 +68,36 @@ TEST(WorkerFlagsTest, TheModelIsNamedByItsDirectoryUnlessAFlagNamesIt) {
   options.model_name = "mine";
   ASSERT_TRUE(NameModel(&options).ok());
   EXPECT_EQ(options.model_name, "mine");
+}
+
+TEST(WorkerStopTest, ADeviceThatDoesNotAnswerEndsTheWait) {
+  BlockStopSignals();  // before there are threads
+  auto cpu = NewCpuBackend({});
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  auto counting = std::make_unique<CountingBackend>(cpu->get());
+  CountingBackend& device = *counting;
+  const BackendGroup group(std::move(counting));
+  WorkerOptions options;
+  options.device_seconds = 7;
+
+  device.Hang(absl::Seconds(8));
+  const absl::Status hung = WaitForStopSignal(options, group);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(hung)) << hung;
+  EXPECT_NE(hung.message().find("--device-timeout 7"), std::string::npos) << hung;
+  EXPECT_NE(hung.message().find("cpu, "), std::string::npos) << hung;
+
+  device.Hang(absl::Seconds(6));
+  kill(getpid(), SIGTERM);
+  EXPECT_TRUE(WaitForStopSignal(options, group).ok());
+}
+
+TEST(WorkerStopDeathTest, AHungWorkerSaysWhyAndEnds) {
+  EXPECT_EXIT(
+      {
+        spdlog::set_default_logger(spdlog::stderr_logger_mt("stderr"));
+        ExitHung("decode", absl::DeadlineExceededError("no answer"));
+      },
+      testing::ExitedWithCode(1), "decode failed: no answer");
 }
 
 }  // namespace
