@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random_id.h"
 #include "common/compression/compression_spec.h"
+#include "common/engine/warm_up.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/worker_process.h"
 #include "common/rpc/worker_registration.h"
@@ -52,6 +53,10 @@ absl::Status Serve(Options options) {
   spdlog::info("model loaded name={} device=\"{}\" weights_mb={} seconds={:.1f}", loaded.identity.name(),
                loaded.group->description(), model.weight_bytes() >> 20,
                absl::ToDoubleSeconds(clock.Now() - load_began));
+  const absl::Time warm_began = clock.Now();
+  if (absl::Status warm = WarmUpPrefill(model); !warm.ok())
+    return absl::Status(warm.code(), absl::StrCat("the first prompt: ", warm.message()));
+  spdlog::info("model warm seconds={:.1f}", absl::ToDoubleSeconds(clock.Now() - warm_began));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<KvTransport> transport,
                           MakeWorkerTransport(options.worker, loaded.group->rank(0)));
   spdlog::info("transport \"{}\"", transport->description());

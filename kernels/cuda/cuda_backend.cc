@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/nccl_link.h"
 #include "kernels/cuda/round.h"
 #include "kernels/cuda/row_matrix.h"
@@ -202,7 +203,8 @@ class CudaBackend final : public Backend {
       : device_(std::move(device)), name_(std::move(name)), heap_(std::move(heap)) {}
 
   std::string description() const override {
-    return absl::StrCat("cuda:", device_.index, ", ", name_, ", ", device_.n_sms, " multiprocessors");
+    return absl::StrCat("cuda:", device_.index, ", ", name_, ", ", device_.n_sms, " multiprocessors, ",
+                        CudnnAttention::Name());
   }
   DeviceMemory memory() const override {
     DeviceMemory memory;

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "kernels/cuda/cudnn_graph.h"
@@ -225,6 +226,14 @@ class CudnnAttentionImpl final : public CudnnAttention {
 };
 
 }  // namespace
+
+std::string CudnnAttention::Name() {
+  const absl::StatusOr<std::shared_ptr<const Cudnn>> cudnn = Cudnn::Load();
+  const size_t version = cudnn.ok() ? (*cudnn)->version() : 0;
+  if (version == 0) return "no cuDNN";
+  return absl::StrCat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100,
+                      version < kOldestVersion ? ", too old" : "");
+}
 
 CudnnAttention* CudnnAttention::OfDevice(int device) {
   static Mutex mu;

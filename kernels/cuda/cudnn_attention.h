@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <string>
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
@@ -19,6 +20,9 @@ class CudnnAttention {
   // The one of the thread's GPU, whose index this is. Null: no cuDNN of version 9.14 or newer. Lives as long
   // as the process.
   static CudnnAttention* OfDevice(int device);
+
+  // "cuDNN 9.14.0"; ", too old" behind it where OfDevice does not take it; "no cuDNN".
+  static std::string Name();
 
   // Whether Run takes it. A question of dtypes, head counts, head size and strides: never of how many queries
   // or cached rows there are, unless they pass 131072. The first of a kind makes a plan, which takes a

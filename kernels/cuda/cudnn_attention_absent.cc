@@ -3,5 +3,6 @@
 namespace sluice {
 
 CudnnAttention* CudnnAttention::OfDevice(int) { return nullptr; }
+std::string CudnnAttention::Name() { return "no cuDNN"; }
 
 }  // namespace sluice

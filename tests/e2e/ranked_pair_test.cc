@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -83,7 +84,8 @@ TEST_P(RankedPair, SaysWhatOneRankSays) {
   for (const char* preset : {"full", "snapkv", "streaming_llm", "rocketkv", "sluice"}) {
     if (std::string(preset) == "sluice" && !One().shape().tsp_layer.has_value()) continue;
     SCOPED_TRACE(preset);
-    const PairRequest request = Ask(Prompt(900, 7), preset, 10);
+    // A GPU rounds activations: beyond nine tokens of this answer the model is undecided.
+    const PairRequest request = Ask(Prompt(900, 7), preset, TestDevice() == "cpu" ? 10 : 9);
     EXPECT_EQ(Run(request), Local(request));
     EXPECT_EQ(last_.finish, "length");
   }
@@ -138,17 +140,21 @@ TEST_P(RankedCancel, GivesEverythingBack) {
   }
 }
 
+void AddPair(const PairCase& pair, std::vector<PairCase>* pairs) {
+  if (std::max(pair.prefill, pair.decode) <= MostRanks()) pairs->push_back(pair);
+}
+
 std::vector<PairCase> NeedlePairs() {
   std::vector<PairCase> pairs;
   for (int prefill : {1, 2})
-    for (int decode : {1, 2}) pairs.push_back({&kNeedle, prefill, decode});
+    for (int decode : {1, 2}) AddPair({&kNeedle, prefill, decode}, &pairs);
   return pairs;
 }
 
 std::vector<PairCase> Pairs() {
   std::vector<PairCase> pairs = NeedlePairs();
   for (int prefill : {1, 2, 4})
-    for (int decode : {1, 2, 4}) pairs.push_back({&kHeads, prefill, decode});
+    for (int decode : {1, 2, 4}) AddPair({&kHeads, prefill, decode}, &pairs);
   return pairs;
 }
 

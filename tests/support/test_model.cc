@@ -64,6 +64,8 @@ const Model& NeedleModel(DType kv_dtype, CpuIsa isa) {
   return TestModel(SourcePath("models/needle-14m"), kv_dtype, isa);
 }
 
+int MostRanks() { return TestDevice() == "cpu" ? 64 : CountGpus(); }
+
 RankedTestModel LoadRanked(const std::string& path, int ranks, DType kv_dtype) {
   const ModelFiles files = Must(OpenModel(path));
   RankedTestModel loaded;

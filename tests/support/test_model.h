@@ -33,6 +33,7 @@ struct RankedTestModel {
   std::unique_ptr<BackendGroup> group;
   std::unique_ptr<RankedModel> model;
 };
+int MostRanks();  // that TestDevice() can be: as many as there are GPUs
 RankedTestModel LoadRanked(const std::string& path, int ranks, DType kv_dtype = DType::kBF16);
 
 // How far logits may be from those of an f32 computation on the same bf16 weights. avx512_bf16 rounds

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "common/engine/warm_up.h"
 #include "common/model/model_dir.h"
 #include "kernels/make_backend.h"
 #include "tests/support/local_engine.h"
@@ -18,7 +19,11 @@ namespace {
 
 using nlohmann::json;
 
+#define SLUICE_NEED_RANKS(n) \
+  if (MostRanks() < (n)) GTEST_SKIP() << "needs " << (n) << " GPUs"
+
 TEST(Ranked, GreedyTokensAndLogitsOfTheBundledModel) {
+  SLUICE_NEED_RANKS(2);
   const auto golden = json::parse(ReadFile(SourcePath("models/needle-14m/golden.json")));
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     const RankedTestModel two = LoadRanked(SourcePath("models/needle-14m"), 2, dtype);
@@ -44,6 +49,7 @@ class RankedTiny : public ::testing::TestWithParam<TinyCase> {};
 
 // Biases, norms, windows, rotary scalings, tied and untied heads, each split over ranks.
 TEST_P(RankedTiny, DecodeLogitsAreThoseOfTransformers) {
+  SLUICE_NEED_RANKS(GetParam().ranks);
   const std::string folder = SourcePath("tests/golden/models/") + GetParam().name;
   const auto golden = json::parse(ReadFile(folder + "/golden.json"));
   const RankedTestModel loaded = LoadRanked(folder, GetParam().ranks, DType::kF32);
@@ -74,6 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Models, RankedTiny,
 class RankedPreset : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RankedPreset, KeepsTheSameRowsAndSaysTheSame) {
+  SLUICE_NEED_RANKS(2);
   const NeedlePrompt prompt = MakeNeedlePrompt(1500, 0.4, 7);
   CompressionSpec spec;
   spec.preset = GetParam();
@@ -120,8 +127,22 @@ TEST(RankedLoad, ANumberOfRanksThatDoesNotDivideTheHeadsSaysWhichDo) {
   EXPECT_EQ(status.message(), "4 ranks do not divide the model's 2 KV heads and 1024 MLP columns; use 1, 2");
 }
 
+TEST(RankedWarmUp, LeavesTheModelAsItWas) {
+  SLUICE_NEED_RANKS(2);
+  for (int ranks : {1, 2}) {
+    const RankedTestModel model = LoadRanked(SourcePath("models/needle-14m"), ranks);
+    const std::vector<int32_t> ids = MakeNeedlePrompt(400, 0.4, 7).ids;
+    auto cold = RunRanked(*model.model, ids, {}, 4);
+    EXPECT_TRUE(WarmUpPrefill(*model.model).ok());
+    auto warm = RunRanked(*model.model, ids, {}, 4);
+    ASSERT_TRUE(cold.ok() && warm.ok());
+    EXPECT_EQ(warm->logits, cold->logits);
+  }
+}
+
 // A rank that fails takes the pass with it; the next one works.
 TEST(RankedErrors, AFailedRankEndsThePassAndNotTheModel) {
+  SLUICE_NEED_RANKS(2);
   class FailsOnce final : public RankedSink {
    public:
     bool wants_new_rows() const override { return true; }
