@@ -135,7 +135,7 @@ int Main(int argc, char** argv) {
       ->group("Memory")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> code = ParseFlags(&app, argc, argv)) return *code;
   spdlog::set_level(spdlog::level::from_str(options.worker.log_level));
   absl::Status status = Serve(std::move(options));
   if (!status.ok()) {

@@ -146,7 +146,7 @@ int Main(int argc, char** argv) {
       "SLUICE_SHORT_TOKENS", "Scheduling", 1 << 20);
   add("--batch-tokens", options.loop.scheduler.max_batch_tokens, "tokens of one shared pass",
       "SLUICE_BATCH_TOKENS", "Scheduling", 1 << 20);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> code = ParseFlags(&app, argc, argv)) return *code;
   spdlog::set_level(spdlog::level::from_str(options.worker.log_level));
   absl::Status status = Serve(std::move(options));
   if (!status.ok()) {

@@ -2,10 +2,14 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/file_lock.h"
 #include "common/compression/resolved_gates.h"
 #include "common/rpc/worker_process.h"
 #include "common/session/memory_store.h"
@@ -98,6 +102,17 @@ absl::StatusOr<std::unique_ptr<SessionStore>> OpenStore(const Options& options) 
   return OpenSqliteStore(options.sessions_db, limits);
 }
 
+// One router a file: each keeps in memory which turns are under way.
+absl::StatusOr<FileLock> ClaimSessions(const std::string& db) {
+  absl::StatusOr<FileLock> lock = FileLock::Take(db + ".lock");
+  if (lock.ok()) return lock;
+  const bool held = absl::IsFailedPrecondition(lock.status());
+  return absl::Status(
+      lock.status().code(),
+      absl::StrCat("--sessions-db ", db, ": ", lock.status().message(),
+                   held ? "; stop the router that has it, or give this one a file of its own" : ""));
+}
+
 absl::Status Serve(Options options) {
   RouterConfig& config = options.router;
   config.policy = FindRoutePolicy(options.policy);
@@ -112,6 +127,11 @@ absl::Status Serve(Options options) {
   config.run.flow.busy_wait = absl::Seconds(options.busy_wait_seconds);
 
   SLUICE_ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(options.model, options.model_name));
+  std::optional<FileLock> claim;
+  if (options.sessions_db != "memory") {
+    SLUICE_ASSIGN_OR_RETURN(FileLock lock, ClaimSessions(options.sessions_db));
+    claim.emplace(std::move(lock));
+  }
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SessionStore> store, OpenStore(options));
   MetricsRegistry registry({"router", model.name, SLUICE_VERSION});
   RouterMetrics metrics(&registry, {InferenceService::Methods(), OffCauseNames()});
@@ -132,7 +152,7 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app("sluice-router: takes requests, keeps sessions, and pairs prefill with decode workers");
   AddFlags(&app, &options);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> code = ParseFlags(&app, argc, argv)) return *code;
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   absl::Status status = Serve(std::move(options));
   if (!status.ok()) {

@@ -27,6 +27,15 @@ sigset_t StopSignals() {
 
 }  // namespace
 
+std::optional<int> ParseFlags(CLI::App* app, int argc, const char* const* argv) {
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app->exit(error) == 0 ? 0 : 2;
+  }
+  return std::nullopt;
+}
+
 void AddProcessFlags(CLI::App* app, std::string* log_level) {
   app->set_config("--config", "", "TOML file with the options below; flags and environment go before it")
       ->envname("SLUICE_CONFIG");

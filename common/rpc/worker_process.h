@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -35,6 +36,10 @@ struct WorkerOptions {
   int device_seconds = 120;  // longer waits for a GPU end the process
   std::string log_level = "info";
 };
+
+// Reads the command line. The exit code where the process should end now: 0 after --help, 2 after a wrong
+// flag, as the client's.
+std::optional<int> ParseFlags(CLI::App* app, int argc, const char* const* argv);
 
 // Flag > environment (SLUICE_...) > --config file, for every flag of a process.
 void AddProcessFlags(CLI::App* app, std::string* log_level);  // --config, --log-level: of the router, too

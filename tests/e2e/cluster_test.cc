@@ -151,6 +151,37 @@ TEST_F(Cluster, ARouterRestartLosesNoSession) {
   EXPECT_EQ(stored.turns_size(), 2);
 }
 
+// What a server says and how it ends.
+std::pair<std::string, int> RunServer(const std::string& role, const std::string& flags) {
+  FILE* pipe = popen(absl::StrCat(ServerPath(role), " ", flags, " 2>&1").c_str(), "r");
+  std::string said;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) said.append(buffer, n);
+  return {said, WEXITSTATUS(pclose(pipe))};
+}
+
+TEST_F(Cluster, ASecondRouterOnTheSameSessionsIsRefused) {
+  const auto [said, code] = RunServer(
+      "router",
+      absl::StrCat("--model ", SLUICE_SOURCE_DIR,
+                   "/models/needle-14m --listen 127.0.0.1:0 --internal-listen "
+                   "127.0.0.1:0 --admin-listen 127.0.0.1:0 --metrics-listen 127.0.0.1:0 --sessions-db ",
+                   cluster_->sessions_db()));
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(said, HasSubstr(absl::StrCat("--sessions-db ", cluster_->sessions_db())));
+  EXPECT_THAT(said, HasSubstr("is held by process"));
+  EXPECT_TRUE(Stream(Single("Hello!")).status.ok());
+}
+
+TEST(Servers, AWrongFlagExitsWithTwo) {
+  for (const char* role : {"router", "prefill", "decode"}) {
+    const auto [said, code] = RunServer(role, "--model m --no-such-flag");
+    EXPECT_EQ(code, 2) << role;
+    EXPECT_THAT(said, HasSubstr("--no-such-flag")) << role;
+    EXPECT_EQ(RunServer(role, "--help").second, 0) << role;
+  }
+}
+
 TEST_F(Cluster, AForkGoesItsOwnWay) {
   const std::string session = NewSession();
   ASSERT_TRUE(Stream(Turn(session, "Hello!")).status.ok());

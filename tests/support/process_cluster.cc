@@ -61,6 +61,8 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
+std::string ServerPath(const std::string& role) { return absl::StrCat(SLUICE_BIN_DIR, "/sluice-", role); }
+
 absl::StatusOr<double> MetricValue(const std::string& text, const std::string& name,
                                    const std::vector<std::string>& labels) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -91,7 +93,6 @@ ProcessCluster::ProcessCluster(const Options& options) {
   directory_ =
       (std::filesystem::temp_directory_path() / absl::StrCat("sluice-test-", RandomId128())).string();
   std::filesystem::create_directories(directory_);
-  const std::string bin = SLUICE_BIN_DIR;
   const std::string model = absl::StrCat(SLUICE_SOURCE_DIR, "/", options.model);
   const int port = FreePort(), internal = FreePort(), admin = FreePort();
   auto add = [&](const std::string& name, std::vector<std::string> command,
@@ -105,8 +106,8 @@ ProcessCluster::ProcessCluster(const Options& options) {
     Start(name);
   };
   add("router",
-      {bin + "/sluice-router", "--listen", At(port), "--internal-listen", At(internal), "--admin-listen",
-       At(admin), "--sessions-db", directory_ + "/sessions.db", "--stop-timeout", "1"},
+      {ServerPath("router"), "--listen", At(port), "--internal-listen", At(internal), "--admin-listen",
+       At(admin), "--sessions-db", sessions_db(), "--stop-timeout", "1"},
       options.router_flags);
   for (const char* role : {"prefill", "decode"}) {
     const int n = role[0] == 'p' ? options.prefill : options.decode;
@@ -116,8 +117,8 @@ ProcessCluster::ProcessCluster(const Options& options) {
       const std::vector<std::string>& own = role[0] == 'p' ? options.prefill_flags : options.decode_flags;
       flags.insert(flags.end(), own.begin(), own.end());
       add(name,
-          {absl::StrCat(bin, "/sluice-", role), "--router", At(internal), "--name", name, "--threads", "1",
-           "--stop-timeout", "1"},
+          {ServerPath(role), "--router", At(internal), "--name", name, "--threads", "1", "--stop-timeout",
+           "1"},
           flags);
     }
   }

@@ -22,6 +22,9 @@ namespace sluice {
 // Takes a port that is free now on the loopback interface.
 int FreePort();
 
+// The program of a server: "router", "prefill", "decode".
+std::string ServerPath(const std::string& role);
+
 // The value of one series in a Prometheus text, or nothing. series: name and labels that must occur, e.g.
 // "sluice_kv_blocks" and {"state=\"free\""}.
 absl::StatusOr<double> MetricValue(const std::string& text, const std::string& name,
@@ -59,6 +62,7 @@ class ProcessCluster {
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
   const std::string& router_address() const { return router_address_; }
   std::string Logs() const;
+  std::string sessions_db() const { return directory_ + "/sessions.db"; }
 
  private:
   struct Process {

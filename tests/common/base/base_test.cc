@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <set>
 #include <thread>
 
 #include "common/base/clock.h"
+#include "common/base/file_lock.h"
 #include "common/base/file_map.h"
 #include "common/base/host_port.h"
 #include "common/base/queue.h"
@@ -49,6 +51,27 @@ TEST(FileMap, NamesTheMissingFile) {
   auto map = FileMap::Open("/no/such/file");
   ASSERT_FALSE(map.ok());
   EXPECT_NE(map.status().ToString().find("/no/such/file"), std::string::npos);
+}
+
+TEST(FileLock, IsHeldByOneAtATime) {
+  const std::string path = testing::TempDir() + "file_lock_" + RandomId128();
+  auto first = FileLock::Take(path);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status second = FileLock::Take(path).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(second.message(), path + " is held by process " + std::to_string(getpid()));
+  {
+    const FileLock moved = *std::move(first);
+    EXPECT_FALSE(FileLock::Take(path).ok());
+  }
+  EXPECT_TRUE(FileLock::Take(path).ok());
+  unlink(path.c_str());
+}
+
+TEST(FileLock, NamesTheFileThatCannotBeMade) {
+  const absl::Status status = FileLock::Take("/no/such/directory/lock").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("/no/such/directory/lock"), std::string::npos);
 }
 
 TEST(SteadyClock, NeverGoesBack) {
