@@ -287,7 +287,7 @@ Command AddBench(CLI::App* parent) {
   add("--warmup", options->warmup, "requests before each preset that do not count", "Load")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
-  add("--seed", options->seed, "of arrivals and prompts (default: a new one)", "Load");
+  add("--seed", options->seed, "of arrivals and prompts (default: a new one)", "Load")->check(SeedRange());
 
   std::vector<CLI::Option*> synthetic = {
       add("--prompt-tokens", options->synthetic.prompt_tokens, "length of made-up prompts [tokens]",

@@ -35,10 +35,18 @@ void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
   AddOptionalFlag(app, "--top-k", flags->top_k, "sample from so many tokens; 0 is off", "SLUICE_TOP_K",
                   "Sampling")
       ->check(CLI::Range(0, 1 << 24));
-  AddOptionalFlag(app, "--seed", flags->seed, "of sampling", "SLUICE_SEED", "Sampling");
+  AddOptionalFlag(app, "--seed", flags->seed, "of sampling", "SLUICE_SEED", "Sampling")->check(SeedRange());
   app->add_option("--stop", flags->stop, "text that ends the answer; repeatable, at most 16")
       ->group("Sampling")
       ->allow_extra_args(false);
+}
+
+CLI::Validator SeedRange() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return text.find('-') == std::string::npos ? std::string() : "want 0 or more, got " + text;
+      },
+      "");
 }
 
 void FillRequest(const SamplingFlags& flags, v1::Sampling* sampling, v1::Stopping* stopping,

@@ -40,4 +40,7 @@ void FillRequest(const SamplingFlags& flags, Request* request) {
               request->mutable_compression());
 }
 
+// A seed is not below 0, which would wrap.
+CLI::Validator SeedRange();
+
 }  // namespace sluice

@@ -66,7 +66,7 @@ absl::Status FillDefaults(UpOptions* options) {
 absl::Status Died(const ChildExit& exit) {
   std::string text =
       absl::StrCat(exit.name, " ", DescribeExit(exit.wait_status), "; the end of ", exit.log, ":");
-  const std::string tail = TailOf(exit.log, kLogLines);
+  const std::string tail = InTermsOfUp(exit.name, TailOf(exit.log, kLogLines));
   absl::StrAppend(&text, "\n", tail.empty() ? "(it is empty)" : tail);
   return absl::AbortedError(text);
 }

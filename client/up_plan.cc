@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace sluice {
 namespace {
@@ -91,6 +92,16 @@ int DefaultThreads() {
 std::string DefaultModel() {
   std::error_code ignored;
   return std::filesystem::exists(kDefaultModel, ignored) ? kDefaultModel : "";
+}
+
+std::string InTermsOfUp(const std::string& role, const std::string& log) {
+  // The longest match counts: what `up` has no flag for stays.
+  std::vector<std::pair<std::string, std::string>> own = {{"--device", absl::StrCat("--", role, "-device")},
+                                                          {"--device-timeout", "--device-timeout"}};
+  for (const char* address :
+       {"--router", "--listen", "--internal-listen", "--admin-listen", "--metrics-listen"})
+    own.emplace_back(address, "--port-base");
+  return absl::StrReplaceAll(log, own);
 }
 
 std::vector<ChildSpec> PlanChildren(const UpOptions& options) {

@@ -55,6 +55,9 @@ int DefaultThreads();
 // The model of the repository where it is there, else empty.
 std::string DefaultModel();
 
+// What a server's log says, with the flags of `up` in the place of the server's own.
+std::string InTermsOfUp(const std::string& role, const std::string& log);
+
 // Router, prefill, decode: in the order in which they start. Every path of `options` is set.
 std::vector<ChildSpec> PlanChildren(const UpOptions& options);
 

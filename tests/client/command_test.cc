@@ -77,6 +77,8 @@ TEST_F(CommandTest, WrongUsageIs2AndHelpIs0) {
   EXPECT_EQ(run.Run({"chat", "--temperature", "nan", "--ask", "x"}), 2);
   EXPECT_EQ(run.Run({"chat", "--timeout", "nan", "--ask", "x"}), 2);
   EXPECT_EQ(run.Run({"chat", "--preset", "magic", "--ask", "x"}), 2);
+  EXPECT_EQ(run.Run({"chat", "--seed", "-1", "--ask", "x"}), 2);
+  EXPECT_EQ(run.Run({"bench", "--seed", "-1"}), 2);
   EXPECT_THAT(run.err(), HasSubstr("--preset"));
   EXPECT_EQ(run.Run({"chat", "--budget", "3", "--ask", "x"}), 2);
   EXPECT_EQ(run.Run({"up", "--port-base", "65530"}), 2);

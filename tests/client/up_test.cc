@@ -144,6 +144,16 @@ TEST_F(UpTest, TheDeathOfOneStopsTheOthersAndShowsItsLog) {
   EXPECT_FALSE(Runs("router") || Runs("decode"));
 }
 
+TEST_F(UpTest, WhatAServerSaysOfItsFlagsIsSaidOfThoseOfUp) {
+  ThreeServers();
+  Server("decode", "echo '--device cuda:7: this machine has 1 GPUs' >&2; exit 1");
+  absl::StatusOr<int> code = RunUp(options, run.console());
+  ASSERT_FALSE(code.ok());
+  EXPECT_THAT(std::string(code.status().message()), HasSubstr("\n--decode-device cuda:7: this machine has"));
+  EXPECT_EQ(InTermsOfUp("prefill", "--listen a --metrics-listen b --kv-memory 3 --device-timeout 4"),
+            "--port-base a --port-base b --kv-memory 3 --device-timeout 4");
+}
+
 TEST_F(UpTest, AMissingServerStopsThoseThatStartedBeforeIt) {
   ThreeServers();
   std::filesystem::remove(dir.path() + "/sluice-prefill");
