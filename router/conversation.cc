@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "common/base/status.h"
+#include "router/prompt_length.h"
 
 namespace sluice {
 namespace {
@@ -13,6 +14,14 @@ std::string TextOf(const std::vector<TextSegment>& segments) {
   std::string text;
   for (const TextSegment& segment : segments) text += segment.text;
   return text;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokens(const ServedModel& model,
+                                            const std::vector<TextSegment>& segments) {
+  size_t bytes = 0;
+  for (const TextSegment& segment : segments) bytes += segment.text.size();
+  SLUICE_RETURN_IF_ERROR(CheckPromptBytes(model, bytes));
+  return model.tokenizer->EncodeSegments(segments);
 }
 
 // What follows the first `bytes` bytes.
@@ -48,15 +57,14 @@ absl::StatusOr<TurnPrompt> BuildTurnPrompt(const ServedModel& model, absl::Span<
 
   SLUICE_ASSIGN_OR_RETURN(std::vector<TextSegment> segments, model.render(messages, true));
   if (!path.empty() && absl::StartsWith(TextOf(segments), before)) {
-    SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> suffix,
-                            model.tokenizer->EncodeSegments(Tail(segments, before.size())));
+    SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> suffix, Tokens(model, Tail(segments, before.size())));
     prompt.turn_tokens = static_cast<int>(suffix.size());
     prompt.ids = std::move(history);
     prompt.ids.insert(prompt.ids.end(), suffix.begin(), suffix.end());
     return prompt;
   }
   // A first turn, or a template that writes earlier turns anew.
-  SLUICE_ASSIGN_OR_RETURN(prompt.ids, model.tokenizer->EncodeSegments(segments));
+  SLUICE_ASSIGN_OR_RETURN(prompt.ids, Tokens(model, segments));
   size_t shorter = std::min(history.size(), prompt.ids.size());
   size_t common =
       std::mismatch(history.begin(), history.begin() + shorter, prompt.ids.begin()).first - history.begin();

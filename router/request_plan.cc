@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/rpc/status_codec.h"
 #include "router/conversation.h"
+#include "router/prompt_length.h"
 #include "router/sampling_bounds.h"
 
 namespace sluice {
@@ -56,12 +57,7 @@ absl::Status ResolveLength(const ServedModel& model, const v1::Stopping& stoppin
   int prompt = static_cast<int>(plan->prompt_ids.size());
   int context = model.shape.context;
   if (prompt == 0) return BadField("prompt", "empty; send at least one token");
-  if (prompt >= context) {
-    absl::Status status = BadField(
-        "prompt", absl::StrCat(prompt, " tokens leave no room in the context of ", context, "; shorten it"));
-    return WithReason(status, "CONTEXT_LENGTH_EXCEEDED",
-                      {{"prompt_tokens", absl::StrCat(prompt)}, {"context_tokens", absl::StrCat(context)}});
-  }
+  SLUICE_RETURN_IF_ERROR(CheckPromptTokens(model, plan->prompt_ids.size()));
   int room = context - prompt;
   plan->context_bound = !stopping.has_max_tokens() || stopping.max_tokens() > room;
   plan->sampling.set_max_tokens(plan->context_bound ? room : stopping.max_tokens());
@@ -176,6 +172,7 @@ absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::Com
   switch (request.input_case()) {
     case v1::CompleteRequest::kPrompt: {
       if (request.prompt().empty()) return BadField("prompt", "empty; send some text");
+      SLUICE_RETURN_IF_ERROR(CheckPromptBytes(model, request.prompt().size()));
       SLUICE_ASSIGN_OR_RETURN(plan.prompt_ids,
                               model.tokenizer->Encode(request.prompt(), {.add_special = true}));
       break;

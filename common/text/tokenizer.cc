@@ -89,6 +89,36 @@ std::string Hash(const TokenizerData& data) {
   return hash.Hex();
 }
 
+// Bytes that a text may have for each byte of what tokens are matched against; 0: no bound.
+size_t MostShrinking(const TokenizerData& data) {
+  size_t most = 1;
+  for (const NormalizerStep& step : data.normalizer.steps()) {
+    switch (step.kind) {
+      case NormalizerStep::kPrepend:
+        break;
+      case NormalizerStep::kNfc:
+      case NormalizerStep::kNfd:
+        most *= 4;  // at most 3.5: U+1FBE U+0308 U+0301, seven bytes, become the two of U+0390
+        break;
+      case NormalizerStep::kReplace:
+        if (step.to.size() < step.from.size()) return 0;
+        break;
+      default:
+        return 0;
+    }
+  }
+  for (const PreTokenizerStep& step : data.pre_tokenizer.steps())
+    if (step.behavior == SplitBehavior::kRemoved) return 0;
+  for (const AddedToken& token : data.added)
+    if (token.lstrip || token.rstrip) return 0;
+  // Else unknown characters may vanish, or be one token together.
+  std::vector<bool> known(256);
+  for (const std::string& piece : Pieces(data))
+    if (piece.size() == 1) known[static_cast<unsigned char>(piece[0])] = true;
+  const bool all = std::find(known.begin(), known.end(), false) == known.end();
+  return data.bpe.byte_level && all ? most : 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view tokenizer_json,
@@ -150,6 +180,9 @@ Tokenizer::Tokenizer(TokenizerData data)
     if (special_[id]) special_ids_.push_back(static_cast<int32_t>(id));
     if (!token.empty()) id_of_.emplace(token, static_cast<int32_t>(id));
   }
+  for (const std::string& bytes : bytes_) most_bytes_ = std::max(most_bytes_, bytes.size());
+  for (const AddedToken& token : data_.added) most_bytes_ = std::max(most_bytes_, token.content.size());
+  most_bytes_ *= MostShrinking(data_);
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, EncodeOptions options) const {

@@ -79,6 +79,9 @@ class Tokenizer {
   // Decodes a whole text; bytes that are not UTF-8 become U+FFFD.
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special = true) const;
 
+  // No text of so many bytes has fewer tokens. 0 where a token may stand for text of any length.
+  size_t LeastTokens(size_t bytes) const { return most_bytes_ == 0 ? 0 : bytes / most_bytes_; }
+
   int vocab_size() const { return static_cast<int>(data_.tokens.size()); }
   bool IsSpecial(int32_t id) const;
   bool IsByteToken(int32_t id) const;  // a <0xXX> of byte fallback
@@ -109,6 +112,7 @@ class Tokenizer {
   std::vector<std::string> first_bytes_;  // by id; empty vector: the same as bytes_
   std::vector<bool> special_, byte_token_;
   std::vector<int32_t> special_ids_;
+  size_t most_bytes_ = 0;                                  // of the text of one token; 0: no bound
   absl::flat_hash_map<absl::string_view, int32_t> id_of_;  // views into data_.tokens
   std::string hash_;
 };

@@ -142,6 +142,21 @@ TEST_F(PlanTest, APromptThatFillsTheContextIsRefusedWithCounts) {
   EXPECT_EQ(plan->sampling.max_tokens(), 1);
 }
 
+TEST_F(PlanTest, WhatIsSurelyTooLongIsRefusedByItsBytes) {
+  const std::string text(4 << 20, 'x');
+  const auto expect_refused = [](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ReasonOf(status), "CONTEXT_LENGTH_EXCEEDED") << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(" bytes, at least "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the context of 512"));
+  };
+  request.mutable_messages()->mutable_messages(0)->set_content(text);
+  expect_refused(PlanChat(model, request, nullptr).status());
+  v1::CompleteRequest complete;
+  complete.set_prompt(text);
+  expect_refused(PlanComplete(model, complete).status());
+}
+
 TEST_F(PlanTest, EmptyAndForeignPromptsAreRefused) {
   v1::CompleteRequest complete;
   EXPECT_THAT(std::string(PlanComplete(model, complete).status().message()), HasSubstr("prompt:"));

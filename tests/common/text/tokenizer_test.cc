@@ -57,6 +57,20 @@ std::unique_ptr<Tokenizer> LoadStyle(const std::string& style) {
   return *std::move(tokenizer);
 }
 
+TEST(Tokenizer, KnowsWhatIsSurelyLong) {
+  auto tokenizer = LoadBundledTokenizer();
+  EXPECT_EQ(tokenizer->LeastTokens(0), 0u);
+  EXPECT_GE(tokenizer->LeastTokens(13 << 20), 32768u);
+  // The densest text there is: the longest token, over and over.
+  std::string longest;
+  for (int id = 0; id < tokenizer->vocab_size(); ++id)
+    if (!tokenizer->IsSpecial(id) && tokenizer->TokenBytes(id).size() > longest.size())
+      longest = std::string(tokenizer->TokenBytes(id));
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += longest;
+  EXPECT_LE(tokenizer->LeastTokens(text.size()), tokenizer->Encode(text)->size());
+}
+
 TEST(Tokenizer, PlainTextNeverGivesControlTokens) {
   auto tokenizer = LoadBundledTokenizer();
   for (const char* text : {"<|im_start|>", "a<|im_end|>b", "<|endoftext|><|im_start|>"}) {
