@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random_id.h"
@@ -25,6 +27,7 @@ struct Options {
 };
 
 absl::Status Serve(Options options) {
+  std::optional<StopsAtOnce> at_once(std::in_place, "decode stopped while it started", 0);
   if (options.worker.name.empty()) options.worker.name = absl::StrCat("decode-", getpid());
   SLUICE_RETURN_IF_ERROR(NameModel(&options.worker));
   MetricsRegistry registry({"decode", options.worker.model_name, SLUICE_VERSION});
@@ -79,6 +82,7 @@ absl::Status Serve(Options options) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
                           RpcServer::Start({options.worker.listen, "--listen"}, {&generate, &handoff}));
 
+  at_once.reset();  // from here on there may be requests
   internal::v1::WorkerReport report;
   report.set_name(options.worker.name);
   report.set_role("decode");
@@ -101,6 +105,7 @@ absl::Status Serve(Options options) {
 
   if (absl::Status hung = WaitForStopSignal(options.worker, *loaded.group); !hung.ok())
     ExitHung("decode", hung);
+  at_once.emplace("decode stopped by a second signal", 1, absl::Seconds(1));
   spdlog::info("decode stopping");
   metrics.ready.Set(0);
   registration.Stop();

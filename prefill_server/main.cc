@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random_id.h"
@@ -31,6 +33,7 @@ struct Options {
 };
 
 absl::Status Serve(Options options) {
+  std::optional<StopsAtOnce> at_once(std::in_place, "prefill stopped while it started", 0);
   if (options.worker.name.empty()) options.worker.name = absl::StrCat("prefill-", getpid());
   PrefillLabels labels;
   for (const Preset& preset : Presets()) labels.algorithms.push_back(preset.name);
@@ -84,6 +87,7 @@ absl::Status Serve(Options options) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
                           RpcServer::Start({options.worker.listen, "--listen"}, {&service}));
 
+  at_once.reset();  // from here on there may be requests
   internal::v1::WorkerReport report;
   report.set_name(options.worker.name);
   report.set_role("prefill");
@@ -108,6 +112,7 @@ absl::Status Serve(Options options) {
 
   if (absl::Status hung = WaitForStopSignal(options.worker, *loaded.group); !hung.ok())
     ExitHung("prefill", hung);
+  at_once.emplace("prefill stopped by a second signal", 1, absl::Seconds(1));
   spdlog::info("prefill stopping");
   metrics.ready.Set(0);
   registration.Stop();

@@ -114,6 +114,7 @@ absl::StatusOr<FileLock> ClaimSessions(const std::string& db) {
 }
 
 absl::Status Serve(Options options) {
+  std::optional<StopsAtOnce> at_once(std::in_place, "router stopped while it started", 0);
   RouterConfig& config = options.router;
   config.policy = FindRoutePolicy(options.policy);
   if (config.policy == nullptr) {
@@ -137,11 +138,13 @@ absl::Status Serve(Options options) {
   RouterMetrics metrics(&registry, {InferenceService::Methods(), OffCauseNames()});
   SLUICE_ASSIGN_OR_RETURN(int metrics_port, registry.Serve(options.metrics_listen, "--metrics-listen"));
   std::string name = model.name;
+  at_once.reset();  // from here on there may be requests
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Router> router,
                           Router::Start(config, std::move(model), std::move(store), &metrics));
   spdlog::info("router listens model={} port={} internal_port={} admin_port={} metrics_port={}", name,
                router->port(), router->internal_port(), router->admin_port(), metrics_port);
   WaitForStopSignal();
+  at_once.emplace("router stopped by a second signal", 1, absl::Seconds(1));
   spdlog::info("router stopping in_flight={}", router->requests_in_flight());
   router->Stop(absl::Seconds(options.stop_seconds));
   return absl::OkStatus();

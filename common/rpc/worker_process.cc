@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/model/model_dir.h"
 #include "common/transport/transports.h"
@@ -23,6 +24,12 @@ sigset_t StopSignals() {
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
   return set;
+}
+
+// Without joining threads.
+[[noreturn]] void ExitNow(int code) {
+  spdlog::default_logger()->flush();
+  _exit(code);
 }
 
 }  // namespace
@@ -178,6 +185,21 @@ void WaitForStopSignal() {
   sigwait(&set, &signal);
 }
 
+StopsAtOnce::StopsAtOnce(std::string said, int exit_code, absl::Duration deaf)
+    : thread_("stop-signals", [this, said = std::move(said), exit_code, deaf] {
+        const sigset_t set = StopSignals();
+        const timespec tick = {.tv_sec = 0, .tv_nsec = 20'000'000};
+        const SteadyClock clock;
+        const absl::Time hears = clock.Now() + deaf;
+        while (!over_) {
+          if (sigtimedwait(&set, nullptr, &tick) < 0 || clock.Now() < hears) continue;
+          spdlog::info("{}", said);
+          ExitNow(exit_code);
+        }
+      }) {}
+
+StopsAtOnce::~StopsAtOnce() { over_ = true; }
+
 absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup& group) {
   const sigset_t set = StopSignals();
   const timespec tick = {.tv_sec = 0, .tv_nsec = 250'000'000};
@@ -192,8 +214,7 @@ absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup&
 
 void ExitHung(const char* role, const absl::Status& why) {
   spdlog::error("{} failed: {}", role, std::string(why.message()));
-  spdlog::default_logger()->flush();
-  _exit(1);
+  ExitNow(1);
 }
 
 }  // namespace sluice

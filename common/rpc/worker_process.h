@@ -3,11 +3,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/thread.h"
 #include "common/handoff/compatibility.h"
 #include "common/model/ranked_model.h"
 #include "common/transport/kv_transport.h"
@@ -74,6 +77,20 @@ std::string DialAddress(const WorkerOptions& options, int port);
 void BlockStopSignals();
 // Waits for SIGINT or SIGTERM.
 void WaitForStopSignal();
+
+// While one lives, SIGINT or SIGTERM ends the process, whatever its threads are doing: for what cannot be cut
+// short, such as loading a model. Needs BlockStopSignals.
+class StopsAtOnce {
+ public:
+  // deaf: signals come in pairs where a terminal and a supervisor send one each; for so long they count as
+  // one.
+  StopsAtOnce(std::string said, int exit_code, absl::Duration deaf = absl::ZeroDuration());
+  ~StopsAtOnce();
+
+ private:
+  std::atomic<bool> over_{false};
+  NamedThread thread_;
+};
 // The same, of a worker. DeadlineExceeded: a device has not answered for --device-timeout.
 absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup& group);
 // Ends the process at once: threads that wait for a device cannot be joined. Its lease lapses, its peers see

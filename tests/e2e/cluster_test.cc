@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "kernels/make_backend.h"
 #include "tests/support/long_document.h"
 #include "tests/support/process_cluster.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -179,6 +181,20 @@ TEST(Servers, AWrongFlagExitsWithTwo) {
     EXPECT_EQ(code, 2) << role;
     EXPECT_THAT(said, HasSubstr("--no-such-flag")) << role;
     EXPECT_EQ(RunServer(role, "--help").second, 0) << role;
+  }
+}
+
+TEST(Servers, ASignalEndsTheStart) {
+  TempDir model;
+  // Who opens it waits for somebody to write it.
+  ASSERT_EQ(mkfifo((model.path() + "/config.json").c_str(), 0600), 0);
+  for (const char* role : {"router", "prefill", "decode"}) {
+    const auto [said, code] =
+        RunServer(role, absl::StrCat("--model ", model.path(),
+                                     " & until grep -q 'SigBlk:.*4002' /proc/$!/status; do sleep 0.02; done; "
+                                     "kill -TERM $!; wait $!"));
+    EXPECT_EQ(code, 0) << role;
+    EXPECT_THAT(said, HasSubstr(absl::StrCat(role, " stopped while it started")));
   }
 }
 

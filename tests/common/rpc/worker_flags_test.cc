@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "common/rpc/worker_process.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/support/counting_backend.h"
@@ -98,6 +99,36 @@ TEST(WorkerStopDeathTest, AHungWorkerSaysWhyAndEnds) {
         ExitHung("decode", absl::DeadlineExceededError("no answer"));
       },
       testing::ExitedWithCode(1), "decode failed: no answer");
+}
+
+TEST(WorkerStopTest, AfterTheStartASignalIsForWhoWaits) {
+  BlockStopSignals();
+  { const StopsAtOnce starting("never said", 1); }
+  kill(getpid(), SIGINT);
+  WaitForStopSignal();
+}
+
+TEST(WorkerStopTest, SignalsThatComeTogetherCountAsOne) {
+  BlockStopSignals();
+  const StopsAtOnce stopping("never said", 1, absl::Seconds(60));
+  kill(getpid(), SIGTERM);
+  sigset_t pending;
+  do {
+    absl::SleepFor(absl::Milliseconds(5));
+    sigpending(&pending);
+  } while (sigismember(&pending, SIGTERM) == 1);
+}
+
+TEST(WorkerStopDeathTest, WhatCannotBeCutShortEndsAtASignal) {
+  EXPECT_EXIT(
+      {
+        spdlog::set_default_logger(spdlog::stderr_logger_mt("stderr"));
+        BlockStopSignals();
+        const StopsAtOnce starting("stopped while it started", 3);
+        kill(getpid(), SIGTERM);
+        absl::SleepFor(absl::Seconds(60));
+      },
+      testing::ExitedWithCode(3), "stopped while it started");
 }
 
 }  // namespace
