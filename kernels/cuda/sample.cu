@@ -45,6 +45,12 @@ struct Place {
   Weight weight;
 };
 
+// Ids of a warp, and what comes before them.
+struct Run {
+  int begin, end, ties;
+  Weight before;
+};
+
 struct Shared {
   Histogram own[2];      // of this block, read by the cluster
   Histogram all[2];      // of the cluster: the first one, and the last one of a search
@@ -54,6 +60,7 @@ struct Shared {
   float warp_lowest[kThreads / kWarp];
   int ties;
   Place place;
+  Run run;
 };
 
 __device__ bool IsBad(float logit) { return isnan(logit) || logit == -kMinusInfinity; }
@@ -105,6 +112,7 @@ class RowSampler {
   __device__ int32_t Best() {
     uint64_t best = 0;
     float lowest = -kMinusInfinity;
+#pragma unroll 4
     for (int i = begin_ + static_cast<int>(threadIdx.x); i < end_; i += kThreads) {
       const float logit = x_[i];
       if (IsBad(logit)) best = ~uint64_t{0};
@@ -152,16 +160,19 @@ class RowSampler {
 
   // Writes the token drawn, by the thread that finds it.
   __device__ void Draw(int32_t* out) {
-    Count([this](float logit) { return BinOf(logit); }, &s_.all[0]);
-    const Place all = Find(s_.all[0], false, ~Weight{0});
-    Cut cut = {0, 0, all.weight};
-    if (rule_.top_k > 0 && rule_.top_k < all.count) cut = FindCut(false, rule_.top_k);
-    if (rule_.top_p < 1) {
-      const double wanted = ceil(rule_.top_p * static_cast<double>(cut.weight));
-      cut = FindCut(true, max(Weight{1}, static_cast<Weight>(wanted)));
+    if (rule_.top_k > 0 || rule_.top_p < 1) {
+      Count([this](float logit) { return BinOf(logit); }, &s_.all[0]);
+      const Place all = Find(s_.all[0], false, ~Weight{0});
+      Cut cut = {kNoCut, 0, all.weight};
+      if (rule_.top_k > 0 && rule_.top_k < all.count) cut = FindCut(false, rule_.top_k);
+      if (rule_.top_p < 1) {
+        const double wanted = ceil(rule_.top_p * static_cast<double>(cut.weight));
+        cut = FindCut(true, max(Weight{1}, static_cast<Weight>(wanted)));
+      }
+      Take(cut, out);
+    } else {
+      Take({kNoCut, 0, 0}, out);
     }
-    const auto share = static_cast<Weight>(rule_.uniform * static_cast<double>(cut.weight));
-    Take(cut, min(share, cut.weight - 1), out);
   }
 
   __device__ void Leave() { cluster_.sync(); }  // others may still read this block's shared memory
@@ -173,6 +184,7 @@ class RowSampler {
     int ties;
     Weight weight;  // of what is in
   };
+  static constexpr uint32_t kNoCut = 0;  // below the key of every logit
 
   __device__ bool IsKnown(int32_t id) const { return id >= 0 && id < n_; }
 
@@ -215,6 +227,7 @@ class RowSampler {
       own->counts[bin] = 0;
     }
     __syncthreads();
+#pragma unroll 4
     for (int i = begin_ + static_cast<int>(threadIdx.x); i < end_; i += kThreads) {
       const float logit = x_[i];
       if (logit == kMinusInfinity) continue;
@@ -305,35 +318,77 @@ class RowSampler {
     return {~from, static_cast<int>(ties), weight + ties * each};
   }
 
-  // Threads own successive ids.
-  __device__ void Take(const Cut& cut, Weight target, int32_t* out) {
-    const int per = static_cast<int>(CeilDiv(end_ - begin_, kThreads));
-    const int begin = min(end_, begin_ + per * static_cast<int>(threadIdx.x)), end = min(end_, begin + per);
-    Weight own = 0, all;
-    for (int i = begin; i < end; ++i) own += OrderedKey(x_[i]) == cut.key;
-    Weight ties = BlockScan(own, s_.warp_sums, &all);
-    if (threadIdx.x == 0) s_.ties = static_cast<int>(all);
-    cluster_.sync();
-    for (unsigned rank = 0; rank < cluster_.block_rank(); ++rank)
-      ties += *cluster_.map_shared_rank(&s_.ties, rank);
+  // Of one logit. ties: how many of those at the cut come before it.
+  __device__ Weight WeightIn(const Cut& cut, float logit, int ties) const {
+    const uint32_t key = OrderedKey(logit);
+    if (logit == kMinusInfinity || key < cut.key || (key == cut.key && ties >= cut.ties)) return 0;
+    return WeightOf(logit);
+  }
 
-    auto weight_of = [&](float logit, Weight* tie) -> Weight {
-      const uint32_t key = OrderedKey(logit);
-      if (logit == kMinusInfinity || key < cut.key) return 0;
-      if (key == cut.key && (*tie)++ >= static_cast<Weight>(cut.ties)) return 0;
-      return WeightOf(logit);
-    };
-    Weight sum = 0, tie = ties;
-    for (int i = begin; i < end; ++i) sum += weight_of(x_[i], &tie);
-    Weight before = BlockScan(sum, s_.warp_sums, &all);
+  // Successive ids belong to blocks, warps, and at last, where the draw falls into a warp's, to threads.
+  __device__ void Take(const Cut& cut, int32_t* out) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int per_warp = static_cast<int>(CeilDiv(end_ - begin_, kThreads)) * kWarp;
+    const int begin = min(end_, begin_ + per_warp * warp), end = min(end_, begin + per_warp);
+    Weight all;
+    int ties = 0;  // before this warp's
+    if (cut.key != kNoCut) {
+      Weight own = 0;
+#pragma unroll 4
+      for (int i = begin + lane; i < end; i += kWarp) own += OrderedKey(x_[i]) == cut.key;
+      ties = static_cast<int>(__shfl_sync(kAllLanes, BlockScan(own, s_.warp_sums, &all), 0));
+      if (threadIdx.x == 0) s_.ties = static_cast<int>(all);
+      cluster_.sync();
+      for (unsigned rank = 0; rank < cluster_.block_rank(); ++rank)
+        ties += *cluster_.map_shared_rank(&s_.ties, rank);
+    }
+
+    Weight own = 0;
+    int tie = ties;
+#pragma unroll 4
+    for (int base = begin; base < end; base += kWarp) {
+      const float logit = base + lane < end ? x_[base + lane] : kMinusInfinity;
+      const unsigned at_cut = __ballot_sync(kAllLanes, OrderedKey(logit) == cut.key);
+      own += WeightIn(cut, logit, tie + __popc(at_cut & ((1u << lane) - 1)));
+      tie += __popc(at_cut);
+    }
+    Weight before = __shfl_sync(kAllLanes, BlockScan(own, s_.warp_sums, &all), 0);  // this warp's
     if (threadIdx.x == 0) s_.weight = all;
     cluster_.sync();
-    for (unsigned rank = 0; rank < cluster_.block_rank(); ++rank)
-      before += *cluster_.map_shared_rank(&s_.weight, rank);
-    if (target < before || target >= before + sum) return;
+    Weight before_block = 0, total = 0;
+    for (unsigned rank = 0; rank < kBlocks; ++rank) {
+      const Weight weight = *cluster_.map_shared_rank(&s_.weight, rank);
+      if (rank < cluster_.block_rank()) before_block += weight;
+      total += weight;
+    }
+    const auto share = static_cast<Weight>(rule_.uniform * static_cast<double>(total));
+    const Weight target = min(share, total - 1);
+    if (target < before_block || target >= before_block + all) return;
+
+    before += before_block;
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) own += __shfl_xor_sync(kAllLanes, own, step);
+    if (lane == 0 && target >= before && target < before + own) s_.run = {begin, end, ties, before};
+    __syncthreads();
+    const Run run = s_.run;
+    const int per = static_cast<int>(CeilDiv(run.end - run.begin, kThreads));
+    const int first = min(run.end, run.begin + per * static_cast<int>(threadIdx.x));
+    const int last = min(run.end, first + per);
+    Weight at_cut = 0;
+    for (int i = first; i < last; ++i) at_cut += OrderedKey(x_[i]) == cut.key;
+    ties = run.ties + static_cast<int>(BlockScan(at_cut, s_.warp_sums, &all));
+    own = 0;
     tie = ties;
-    for (int i = begin; i < end; ++i) {
-      before += weight_of(x_[i], &tie);
+    for (int i = first; i < last; ++i) {
+      own += WeightIn(cut, x_[i], tie);
+      tie += OrderedKey(x_[i]) == cut.key;
+    }
+    before = run.before + BlockScan(own, s_.warp_sums, &all);
+    if (target < before || target >= before + own) return;
+    tie = ties;
+    for (int i = first; i < last; ++i) {
+      before += WeightIn(cut, x_[i], tie);
+      tie += OrderedKey(x_[i]) == cut.key;
       if (before > target) {
         *out = i;
         return;
