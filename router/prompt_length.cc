@@ -8,8 +8,7 @@ namespace {
 
 absl::Status TooLong(absl::string_view prompt, size_t tokens, int context) {
   return WithReason(
-      BadField("prompt",
-               absl::StrCat(prompt, " leave no room in the context of ", context, "; shorten it")),
+      BadField("prompt", absl::StrCat(prompt, " leave no room in the context of ", context, "; shorten it")),
       "CONTEXT_LENGTH_EXCEEDED",
       {{"prompt_tokens", absl::StrCat(tokens)}, {"context_tokens", absl::StrCat(context)}});
 }

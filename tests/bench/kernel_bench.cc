@@ -207,6 +207,32 @@ void BenchSelect(Bench& b, int heads) {
   }
 }
 
+// With the upload of the rules, as behind a decode step. Logits of noise are 1 wide: at this temperature
+// about as many tokens have a weight that matters as in a model's row.
+void BenchSample(Bench& b, int vocab, const std::vector<int>& batches) {
+  SampleRule warm, top_k, top_p, both;
+  warm.temperature = 0.02f;
+  warm.uniform = 0.5;
+  top_k = top_p = both = warm;
+  top_k.top_k = both.top_k = 50;
+  top_p.top_p = both.top_p = 0.95f;
+  const std::pair<const char*, SampleRule> cases[] = {
+      {"temperature", warm}, {"top-k 50", top_k}, {"top-p 0.95", top_p}, {"top-k 50 top-p 0.95", both}};
+  for (int n : batches) {
+    Buffer logits = b.Filled(size_t{1} * n * vocab), out = b.Empty(4ul * n);
+    const TensorView view = logits.View(DType::kF32, {n, vocab}), to = out.View(DType::kI32, {n});
+    const std::string size = " " + std::to_string(n) + "x" + std::to_string(vocab);
+    if (b.wants("argmax" + size)) b.PrintTime("argmax" + size, b.Time([&] { b.ops().ArgMax(view, to); }));
+    for (const auto& [name, rule] : cases) {
+      const std::string line = std::string("sample ") + name + size;
+      if (!b.wants(line)) continue;
+      std::vector<SampleRule> rules(n, rule);
+      for (int row = 0; row < n; ++row) rules[row].row = row;
+      b.PrintTime(line, b.Time([&] { b.ops().Sample(view, rules, to); }));
+    }
+  }
+}
+
 // Dense over len rows; hybrid over the rows that stage one keeps of len at t = 512, with this page size, this
 // many channels and tokens.
 struct DecodeShape {
@@ -303,6 +329,7 @@ void BenchCpuShapes(Bench& b) {
                      {6, 2, 64, 512, 8192},
                      {32, 8, 128, 512, 4096}});
   BenchSelect(b, 2);
+  BenchSample(b, 49152, {1, 8});
   BenchDecode(b, {{14, 2, 64, 1, 8192, 3, 40, 256},
                   {14, 2, 64, 4, 8192, 3, 40, 256},
                   {14, 2, 64, 1, 32768, 3, 31, 256},
@@ -322,6 +349,7 @@ void BenchGpuShapes(Bench& b) {
                      {14, 2, 64, 32768, 32768},
                      {9, 3, 64, 8192, 8192}});
   BenchSelect(b, 8);
+  BenchSample(b, 128256, {1, 8, 64});
   BenchDecode(b, {{32, 8, 128, 1, 1024, 3, 80, 256},
                   {32, 8, 128, 1, 8192, 3, 81, 256},
                   {32, 8, 128, 1, 16384, 3, 68, 256},
