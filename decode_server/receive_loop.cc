@@ -142,7 +142,7 @@ absl::Status ReceiveLoop::Reserve(const Offer& offer) {
       cache_->NewSequence(SelectorOf(gates.selection.kind).parameters(gates.selection), rows));
   generation->reserved = clock_->Now();
   metrics_->queue_seconds.Observe(absl::ToDoubleSeconds(generation->reserved - generation->registered));
-  reservations_[offer.ids.key] = {std::move(generation), std::move(kv)};
+  reservations_[offer.ids.key] = {std::move(generation), std::move(kv), {}};
   return absl::OkStatus();
 }
 
@@ -163,12 +163,14 @@ absl::Status ReceiveLoop::Scatter(const HandoffKey& key, const SlabHeader& heade
   }
   // Whatever came of it: the slot and the pages may be somebody else's next.
   absl::Status synced = SyncRanks();
+  found->second.last_slab = clock_->Now();
   return written.ok() ? synced : written;
 }
 
 void ReceiveLoop::Ready(const HandoffKey& key, const Seal& seal, const std::vector<int>& kept) {
   auto found = reservations_.find(key);
   if (found == reservations_.end()) return;
+  const absl::Time validated = clock_->Now();
   Reservation reservation = std::move(found->second);
   reservations_.erase(found);
   const SamplingParams& sampling = reservation.generation->sampling;
@@ -191,7 +193,11 @@ void ReceiveLoop::Ready(const HandoffKey& key, const Seal& seal, const std::vect
   if (!decode_loop_->Start(std::move(ready))) {
     table_->Remove(key);
     sink->OnError(absl::ResourceExhaustedError("the decode loop's queue is full; try again"));
+    return;
   }
+  spdlog::info("handoff ready id={} attempt={} after_last_slab_ms={:.2f} start_ms={:.2f}", key.id,
+               key.attempt, absl::ToDoubleMilliseconds(validated - reservation.last_slab),
+               absl::ToDoubleMilliseconds(clock_->Now() - validated));
 }
 
 void ReceiveLoop::Released(const HandoffKey& key, HandoffReason reason, const std::string& detail) {

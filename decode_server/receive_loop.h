@@ -81,6 +81,7 @@ class ReceiveLoop final : public ReceiverHost {
   struct Reservation {
     std::shared_ptr<Generation> generation;
     std::unique_ptr<RankedSequence> kv;
+    absl::Time last_slab;  // its rows are in pages
   };
   std::map<HandoffKey, Reservation> reservations_;
   std::map<PeerId, std::shared_ptr<HandoffStream>> streams_;
