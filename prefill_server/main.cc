@@ -94,7 +94,7 @@ absl::Status Serve(Options options) {
   report.set_address(DialAddress(options.worker, server->port()));
   report.set_incarnation(sender.incarnation);
   *report.mutable_model() = loaded.identity;
-  WorkerRegistration registration(options.worker.router, report, [&] {
+  const auto load_now = [&] {
     internal::v1::WorkerLoad load;
     load.set_running(prefill_loop.running());
     load.set_queued(prefill_loop.queued());
@@ -104,7 +104,11 @@ absl::Status Serve(Options options) {
     metrics.ready.Set(ready ? 1 : 0);
     load.set_ready(ready);
     return load;
-  });
+  };
+  WorkerRegistration registration(
+      options.worker.router, report, load_now, [&](const internal::v1::RegistryReply& reply) {
+        (*send_loop)->Know({reply.decode_addresses().begin(), reply.decode_addresses().end()});
+      });
   metrics.ready.Set(1);
   server->SetServing("sluice.internal.v1.PrefillWorker", true);
   spdlog::info("prefill ready name={} address={} router={}", options.worker.name, report.address(),

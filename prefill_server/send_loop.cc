@@ -124,6 +124,22 @@ void SendLoop::Post(Action action) {
   if (!inbox_->TryPush(std::move(action))) spdlog::error("the transfer loop's queue is full or closed");
 }
 
+void SendLoop::Know(std::vector<std::string> decode_addresses) {
+  Post([this, addresses = std::move(decode_addresses)] {
+    const absl::Time now = clock_->Now();
+    std::map<std::string, absl::Time, std::less<>> known;
+    for (const std::string& address : addresses) {
+      auto before = known_.find(address);
+      absl::Time& dialled = known[address];
+      dialled = before == known_.end() ? absl::InfinitePast() : before->second;
+      if (peer_of_.contains(address) || slow_.contains(address) || now - dialled < kProbeAgain) continue;
+      dialled = now;
+      Dial(address);
+    }
+    known_ = std::move(known);
+  });
+}
+
 void SendLoop::Offer(std::shared_ptr<PrefillJob> job) {
   Post([this, job = std::move(job)] {
     Job& entry = jobs_[job->request.handoff_id];

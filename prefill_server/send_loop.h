@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/queue.h"
@@ -27,7 +28,7 @@ class SendLoop final : public SenderHost {
   // How long a job whose attempt failed waits for the router's next one.
   static constexpr absl::Duration kParkTime = absl::Seconds(30);
   static constexpr absl::Duration kShortParkTime = absl::Seconds(2);
-  // A connection that was too slow is probed again after this.
+  // A connection that was too slow, or failed before a prompt needed it, is tried again after this.
   static constexpr absl::Duration kProbeAgain = absl::Seconds(10);
 
   // ResourceExhausted, InvalidArgument: the send ring cannot be had.
@@ -37,6 +38,10 @@ class SendLoop final : public SenderHost {
                                                           PrefillMetrics* metrics,
                                                           KvTransferMetrics* transfer_metrics);
   ~SendLoop() override;
+
+  // Decode servers that prompts may be handed to: connects to those that are not connected, so that the first
+  // prompt finds its way open.
+  void Know(std::vector<std::string> decode_addresses);
 
   void Offer(std::shared_ptr<PrefillJob> job);  // compute starts
   void LayerDone(std::shared_ptr<PrefillJob> job, LayerId layer);
@@ -96,8 +101,9 @@ class SendLoop final : public SenderHost {
     std::shared_ptr<HandoffStream> stream;
   };
   std::map<PeerId, Peer> peers_;
-  std::map<std::string, PeerId, std::less<>> peer_of_;   // by address
-  std::map<std::string, absl::Time, std::less<>> slow_;  // by address: when to probe again
+  std::map<std::string, PeerId, std::less<>> peer_of_;    // by address
+  std::map<std::string, absl::Time, std::less<>> slow_;   // by address: when to probe again
+  std::map<std::string, absl::Time, std::less<>> known_;  // by address: when Know dialled last
   int next_peer_ = 1;
   std::map<std::string, Job, std::less<>> jobs_;  // by handoff id
   std::vector<std::pair<HandoffKey, HandoffResult>>

@@ -23,8 +23,8 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
  public:
   // changed: called when failed(), registered() or lease() has changed, under the stream's mutex.
   Stream(internal::v1::WorkerRegistry::Stub* stub, internal::v1::WorkerReport first,
-         std::function<void()> changed)
-      : changed_(std::move(changed)), report_(std::move(first)) {
+         std::function<void()> changed, WorkerRegistration::HeardFn heard)
+      : changed_(std::move(changed)), heard_(std::move(heard)), report_(std::move(first)) {
     stub->async()->Register(&context_, this);
     AddHold();  // the registration thread writes until Close()
     StartRead(&reply_);
@@ -81,6 +81,7 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
       if (reply_.lease_seconds() > 0) lease_ = absl::Seconds(reply_.lease_seconds());
       changed_();
     }
+    if (heard_ != nullptr) heard_(reply_);
     StartRead(&reply_);
   }
   void OnWriteDone(bool ok) override {
@@ -102,6 +103,7 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
   }
 
   const std::function<void()> changed_;
+  const WorkerRegistration::HeardFn heard_;
   grpc::ClientContext context_;
   internal::v1::WorkerReport report_;
   internal::v1::RegistryReply reply_;
@@ -119,10 +121,11 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
 }  // namespace
 
 WorkerRegistration::WorkerRegistration(std::string router_address, internal::v1::WorkerReport identity,
-                                       LoadFn load)
+                                       LoadFn load, HeardFn heard)
     : router_address_(std::move(router_address)),
       identity_(std::move(identity)),
       load_(std::move(load)),
+      heard_(std::move(heard)),
       thread_("registration", [this] { Run(); }) {}
 
 WorkerRegistration::~WorkerRegistration() { Stop(); }
@@ -153,11 +156,12 @@ void WorkerRegistration::Run() {
         grpc::CreateChannel(router_address_, grpc::InsecureChannelCredentials()));
     internal::v1::WorkerReport first = identity_;
     *first.mutable_load() = load_();
-    Stream stream(stub.get(), std::move(first), [this] {
+    const auto changed = [this] {
       MutexLock lock(&mu_);
       stream_changed_ = true;
       wake_.NotifyAll();
-    });
+    };
+    Stream stream(stub.get(), std::move(first), changed, heard_);
     absl::Time reported = absl::Now();
     while (going_on && !stream.failed()) {
       going_on = Wait(reported + stream.lease() / 3);

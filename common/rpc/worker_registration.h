@@ -17,9 +17,11 @@ namespace sluice {
 class WorkerRegistration {
  public:
   using LoadFn = std::function<internal::v1::WorkerLoad()>;  // called on the registration thread
+  using HeardFn = std::function<void(const internal::v1::RegistryReply&)>;  // called on gRPC's, until Stop
 
-  // identity: every field but load.
-  WorkerRegistration(std::string router_address, internal::v1::WorkerReport identity, LoadFn load);
+  // identity: every field but load. heard: of each reply of the router; may be null.
+  WorkerRegistration(std::string router_address, internal::v1::WorkerReport identity, LoadFn load,
+                     HeardFn heard = nullptr);
   ~WorkerRegistration();
 
   // Ends the stream: the router forgets this worker at once.
@@ -33,6 +35,7 @@ class WorkerRegistration {
   const std::string router_address_;
   const internal::v1::WorkerReport identity_;
   const LoadFn load_;
+  const HeardFn heard_;
   Mutex mu_;
   CondVar wake_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -166,12 +166,17 @@ void FakeWorkers::Add(const std::string& role, const std::string& name, int rout
   report.set_address(absl::StrCat("127.0.0.1:", worker.server->port()));
   report.set_incarnation(absl::StrCat(name, "-life-", ++lives_));
   *report.mutable_model() = identity_;
+  const auto load = [] {
+    pb::WorkerLoad ready;
+    ready.set_ready(true);
+    return ready;
+  };
+  const auto heard = [this, name](const pb::RegistryReply& reply) {
+    MutexLock lock(&mu_);
+    heard_[name].assign(reply.decode_addresses().begin(), reply.decode_addresses().end());
+  };
   worker.registration =
-      std::make_unique<WorkerRegistration>(absl::StrCat("127.0.0.1:", router_port), report, [] {
-        pb::WorkerLoad load;
-        load.set_ready(true);
-        return load;
-      });
+      std::make_unique<WorkerRegistration>(absl::StrCat("127.0.0.1:", router_port), report, load, heard);
   workers_[name] = std::move(worker);
 }
 
@@ -189,6 +194,16 @@ void FakeWorkers::SetScript(Script script) {
 std::vector<FakeAttempt> FakeWorkers::attempts() const {
   MutexLock lock(&mu_);
   return attempts_;
+}
+
+std::vector<std::string> FakeWorkers::heard(const std::string& name) const {
+  MutexLock lock(&mu_);
+  auto found = heard_.find(name);
+  return found == heard_.end() ? std::vector<std::string>() : found->second;
+}
+
+std::string FakeWorkers::address(const std::string& name) const {
+  return absl::StrCat("127.0.0.1:", workers_.at(name).server->port());
 }
 
 int FakeWorkers::cancelled_prefills() const {

@@ -55,6 +55,9 @@ class FakeWorkers {
   void SetScript(Script script);
 
   std::vector<FakeAttempt> attempts() const;  // in the order of their Prefill calls
+  // Addresses of decode workers that the router named to this one last.
+  std::vector<std::string> heard(const std::string& name) const;
+  std::string address(const std::string& name) const;
   int cancelled_prefills() const;
   int cancelled_decodes() const;
 
@@ -75,6 +78,7 @@ class FakeWorkers {
   std::map<std::pair<std::string, int>, FakeAttempt> waiting_
       ABSL_GUARDED_BY(mu_);  // Generate came, Prefill not
   std::vector<FakeAttempt> attempts_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::vector<std::string>> heard_ ABSL_GUARDED_BY(mu_);  // by name
   int cancelled_prefills_ ABSL_GUARDED_BY(mu_) = 0;
   int cancelled_decodes_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -129,6 +129,24 @@ TEST_F(RouterTest, ABusyDecodeEndsInResourceExhausted) {
   EXPECT_GT(workers_.attempts().size(), 1u);
 }
 
+TEST_F(RouterTest, PrefillHearsWhereDecodeWorkersAre) {
+  StartRouter(nullptr, {"d1", "d2"});
+  const auto hears = [this](const std::string& name, std::vector<std::string> addresses) {
+    for (absl::Time end = absl::Now() + absl::Seconds(10); absl::Now() < end;) {
+      if (workers_.heard(name) == addresses) return true;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return false;
+  };
+  AddWorker("p1");
+  EXPECT_TRUE(hears("p1", {workers_.address("d1"), workers_.address("d2")}));
+  EXPECT_TRUE(workers_.heard("d1").empty());
+  workers_.Kill("d1");
+  AwaitWorkers(1, 1);
+  AddWorker("p2");
+  EXPECT_TRUE(hears("p2", {workers_.address("d2")}));
+}
+
 TEST_F(RouterTest, AWorkerOfAnotherModelNeverServes) {
   StartRouter(nullptr, {});
   internal::v1::ModelIdentity other = model_.identity;
