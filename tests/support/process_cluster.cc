@@ -175,6 +175,12 @@ void ProcessCluster::Kill(const std::string& name, int signal) {
   process.pid = -1;
 }
 
+void ProcessCluster::Signal(const std::string& name, int signal) {
+  const Process& process = processes_.at(name);
+  SLUICE_CHECK(process.pid > 0);
+  kill(process.pid, signal);
+}
+
 bool ProcessCluster::WaitReady(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   while (absl::Now() < end) {

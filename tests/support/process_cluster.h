@@ -46,8 +46,11 @@ class ProcessCluster {
   // Waits until the router serves and lists every live worker as ready. False at the timeout.
   bool WaitReady(absl::Duration timeout = kPatience * absl::Seconds(30));
 
-  void Kill(const std::string& process, int signal);  // "router", "prefill0", "decode1"
-  void Start(const std::string& process);             // again, after it died
+  void Kill(const std::string& process,
+            int signal);  // "router", "prefill0", "decode1"; and waits for its end
+  // SIGSTOP, SIGCONT. A process that stands still answers no Metric either.
+  void Signal(const std::string& process, int signal);
+  void Start(const std::string& process);  // again, after it died
   bool Alive(const std::string& process);
   int metrics_port(const std::string& process) const { return processes_.at(process).metrics_port; }
   // The sum of a gauge over the live workers named.
