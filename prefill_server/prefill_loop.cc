@@ -16,7 +16,7 @@ namespace {
 constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
 
 int WindowOf(const ResolvedGates& gates) {
-  return std::max({1, gates.retention.window, gates.propagation.window});
+  return std::max({1, gates.retention.observation.window, gates.propagation.observation.window});
 }
 
 absl::StatusOr<int32_t> FirstTokenId(RankedPrefill& pass, int sequence, const PrefillRequest& request,
@@ -42,7 +42,7 @@ class PrefillLoop::Sequence final : public RankedSink {
     const absl::Time now = loop->clock_->Now();
     const int n = static_cast<int>(request.prompt_ids.size());
     started_ = now;
-    if (!request.session_id.empty()) {
+    if (remembers()) {
       if (request.gates.history == HistoryKind::kKeep) {
         path_ = loop->history_.Match(request.owner, request.prompt_ids, n - WindowOf(request.gates), now);
         cached_tokens_ = path_.tokens();
@@ -104,7 +104,7 @@ class PrefillLoop::Sequence final : public RankedSink {
     const PrefillRequest& request = job_->request;
     if (keeps_rows_) {
       loop_->history_.Publish(std::move(extension_), now);
-    } else if (!request.session_id.empty()) {
+    } else if (remembers()) {
       loop_->history_.PutKept(request.owner, request.turn_id, job_->kept, now);
     }
   }
@@ -116,6 +116,12 @@ class PrefillLoop::Sequence final : public RankedSink {
   bool dropped = false;
 
  private:
+  // What a rerun keeps stands at other positions than the prompt's: no later turn can follow it.
+  bool remembers() const {
+    const PrefillRequest& request = job_->request;
+    return !request.session_id.empty() && request.gates.propagation.kind != PropagationKind::kRerun;
+  }
+
   PrefillLoop* const loop_;
   const std::shared_ptr<PrefillJob> job_;
   PrefixTree::Path path_;
@@ -360,7 +366,7 @@ void PrefillLoop::FinishPass(Pass* pass) {
       token.history_outcome = sequence.cached_tokens() > 0 ? "warm" : "cold";
     }
     metrics_->prefill_seconds.Observe(absl::ToDoubleSeconds(token.computed));
-    job->seal.logical_len = LogicalLen(static_cast<int32_t>(request.prompt_ids.size()));
+    job->seal.logical_len = LogicalLen(PromptEnd(request.gates, static_cast<int>(request.prompt_ids.size())));
     job->seal.first_token = *id;
     handed_over_.emplace_back(job, job->kept->bytes());
     job->SetFirstToken(token);

@@ -52,18 +52,25 @@ absl::StatusOr<CompressionSpec> SpecFromProto(const v1::CompressionSpec& proto) 
     spec.preset = proto.preset();
   }
   SLUICE_RETURN_IF_ERROR(
-      ReadKind("propagation.kind", proto.propagation().kind(), PropagationKind::kTsp, &spec.propagation));
+      ReadKind("propagation.kind", proto.propagation().kind(), PropagationKind::kRerun, &spec.propagation));
   if (proto.propagation().has_layer()) spec.tsp_layer = proto.propagation().layer();
   if (proto.propagation().has_rate()) spec.tsp_rate = proto.propagation().rate();
+  if (proto.propagation().has_raw_scores()) spec.raw_scores = proto.propagation().raw_scores();
   SLUICE_RETURN_IF_ERROR(
-      ReadKind("retention.kind", proto.retention().kind(), RetentionKind::kStreamingLlm, &spec.retention));
+      ReadKind("retention.kind", proto.retention().kind(), RetentionKind::kH2o, &spec.retention));
+  if (proto.retention().has_chunk()) spec.chunk = proto.retention().chunk();
+  if (proto.retention().has_reuse()) spec.reuse = proto.retention().reuse();
+  if (proto.retention().has_head_floor()) spec.head_floor = proto.retention().head_floor();
+  if (proto.retention().has_one_set()) spec.one_set = proto.retention().one_set();
   SLUICE_RETURN_IF_ERROR(
       ReadKind("selection.kind", proto.selection().kind(), SelectionKind::kHsa, &spec.selection));
   SLUICE_RETURN_IF_ERROR(ReadKind("history", proto.history(), HistoryKind::kKeep, &spec.history));
   if (proto.has_window()) spec.window = proto.window();
   if (proto.has_pooling()) {
     SLUICE_RETURN_IF_ERROR(ReadPooling(proto.pooling(), &spec.pooling));
+    if (proto.pooling().has_per_query_head()) spec.pool_per_head = proto.pooling().per_query_head();
   }
+  if (proto.has_round_weights()) spec.round_weights = proto.round_weights();
   if (proto.has_budget_tokens()) spec.budget_tokens = proto.budget_tokens();
   if (proto.has_keep_ratio()) spec.keep_ratio = proto.keep_ratio();
   if (proto.has_min_prompt_tokens()) spec.min_prompt_tokens = proto.min_prompt_tokens();
@@ -109,7 +116,7 @@ v1::CompressionReport ReportOf(const ResolvedGates& gates, int prompt_tokens) {
   report.set_tsp_layer(gates.propagation.layer);
   report.set_tsp_rows(gates.propagation.rows);
   report.set_retention_budget(gates.retention.budget);
-  report.set_window(gates.retention.window);
+  report.set_window(gates.retention.observation.window);
   report.set_hsa_page(gates.selection.page);
   report.set_hsa_channels(gates.selection.channels);
   return report;

@@ -1,12 +1,11 @@
 #include "router/request_plan.h"
 
-#include <algorithm>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/random_id.h"
 #include "common/base/status.h"
+#include "common/model/gate_context.h"
 #include "common/rpc/status_codec.h"
 #include "router/conversation.h"
 #include "router/prompt_length.h"
@@ -84,16 +83,9 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
   }
   SLUICE_ASSIGN_OR_RETURN(CompressionSpec spec, SpecFromProto(request.compression()));
   if (spec.preset.empty()) spec.preset = preset;
-  GateContext context;
-  context.prompt_tokens = static_cast<int>(plan->prompt_ids.size());
+  GateContext context =
+      GateContextOf(model.shape, static_cast<int>(plan->prompt_ids.size()), plan->sampling.max_tokens());
   context.turn_tokens = plan->turn_tokens;
-  context.max_tokens = plan->sampling.max_tokens();
-  context.context = model.shape.context;
-  context.head_dim = model.shape.head_dim;
-  context.n_layers = model.shape.n_layers;
-  context.sliding_window = std::any_of(model.shape.sliding_window.begin(), model.shape.sliding_window.end(),
-                                       [](int window) { return window > 0; });
-  context.tsp_layer = model.shape.tsp_layer;
   absl::StatusOr<ResolvedGates> gates =
       ResolveGates(spec, context, remembered.gates.has_value() ? &*remembered.gates : nullptr);
   if (!gates.ok()) {

@@ -10,7 +10,9 @@
 namespace sluice {
 namespace {
 
-constexpr int kSinks = 4;  // of streaming_llm
+constexpr int kSinks = 4;     // of streaming_llm
+constexpr int kPyramid = 20;  // pyramidkv: the highest layer keeps 1 / 20 of the budget
+constexpr int kMaxChunk = 1024;
 constexpr int kMaxWindow = 1024;
 constexpr int kMaxKernel = 1023;
 constexpr float kMaxReach = 1024;
@@ -36,11 +38,18 @@ CompressionSpec Override(CompressionSpec spec, const CompressionSpec& with) {
   take(&CompressionSpec::propagation);
   take(&CompressionSpec::tsp_layer);
   take(&CompressionSpec::tsp_rate);
+  take(&CompressionSpec::raw_scores);
   take(&CompressionSpec::retention);
   take(&CompressionSpec::selection);
   take(&CompressionSpec::history);
   take(&CompressionSpec::window);
   take(&CompressionSpec::pooling);
+  take(&CompressionSpec::pool_per_head);
+  take(&CompressionSpec::round_weights);
+  take(&CompressionSpec::chunk);
+  take(&CompressionSpec::reuse);
+  take(&CompressionSpec::one_set);
+  take(&CompressionSpec::head_floor);
   take(&CompressionSpec::budget_tokens);
   take(&CompressionSpec::keep_ratio);
   take(&CompressionSpec::min_prompt_tokens);
@@ -84,6 +93,15 @@ absl::Status CheckRanges(const CompressionSpec& spec, const GateContext& context
   if (spec.window && (*spec.window < 1 || *spec.window > kMaxWindow)) {
     return Invalid("window ", *spec.window, " is not in [1, 1024]");
   }
+  if (spec.chunk && (*spec.chunk < 1 || *spec.chunk > kMaxChunk)) {
+    return Invalid("chunk ", *spec.chunk, " is not in [1, 1024]");
+  }
+  if (spec.reuse && (*spec.reuse < 1 || *spec.reuse > context.n_layers)) {
+    return Invalid("reuse ", *spec.reuse, " is not in [1, the model's layers]: ", context.n_layers);
+  }
+  if (spec.head_floor && !(*spec.head_floor >= 0 && *spec.head_floor <= 1)) {
+    return Invalid("head_floor ", *spec.head_floor, " is not in [0, 1]");
+  }
   if (spec.min_prompt_tokens && *spec.min_prompt_tokens < 0) {
     return Invalid("min_prompt_tokens ", *spec.min_prompt_tokens, " is negative");
   }
@@ -104,24 +122,26 @@ bool AnyGate(const ResolvedGates& gates) {
          gates.selection.kind != SelectionKind::kDense;
 }
 
-// The gates' kinds, as asked for.
-ResolvedGates Kinds(const CompressionSpec& spec) {
-  ResolvedGates gates;
-  gates.propagation.kind = spec.propagation.value_or(PropagationKind::kNone);
-  gates.retention.kind = spec.retention.value_or(RetentionKind::kFull);
-  gates.selection.kind = spec.selection.value_or(SelectionKind::kDense);
-  const bool propagates = gates.propagation.kind != PropagationKind::kNone;
-  gates.history = spec.history.value_or(propagates ? HistoryKind::kEvict : HistoryKind::kKeep);
-  return gates;
-}
-
 bool SameKinds(const ResolvedGates& a, const ResolvedGates& b) {
   return a.propagation.kind == b.propagation.kind && a.retention.kind == b.retention.kind &&
          a.selection.kind == b.selection.kind && a.history == b.history;
 }
 
-void ResolvePropagation(const CompressionSpec& spec, const GateContext& context, int window, bool later_turn,
-                        ResolvedGates& gates) {
+Observation ObservationOf(const CompressionSpec& spec, int window) {
+  return {.window = window,
+          .pooling = spec.pooling.value_or(Pooling{}),
+          .pool_per_head = spec.pool_per_head.value_or(false),
+          .round_weights = spec.round_weights.value_or(false)};
+}
+
+// Whether the method ranks rows by what the observation window attends to, and always keeps the window.
+bool Observes(RetentionKind kind) {
+  return kind == RetentionKind::kSnapKv || kind == RetentionKind::kChunkKv ||
+         kind == RetentionKind::kPyramidKv || kind == RetentionKind::kAdaKv;
+}
+
+void ResolvePropagation(const CompressionSpec& spec, const GateContext& context, int budget, int window,
+                        bool later_turn, ResolvedGates& gates) {
   PropagationGate& gate = gates.propagation;
   if (gate.kind == PropagationKind::kNone) return;
   const std::optional<int> layer = spec.tsp_layer ? spec.tsp_layer : context.tsp_layer;
@@ -142,39 +162,87 @@ void ResolvePropagation(const CompressionSpec& spec, const GateContext& context,
                "propagation is off: the layer is unknown for this model (set tsp layer)");
   }
   gate.layer = *layer;
-  gate.rows = std::max(static_cast<int>(context.prompt_tokens * spec.tsp_rate.value_or(0.2)), window);
-  gate.window = window;
-  gate.pooling = spec.pooling.value_or(Pooling{});
+  // What rerun leaves of the prompt is all that decode gets: the budget, unless a rate says otherwise.
+  const bool by_budget = gate.kind == PropagationKind::kRerun && !spec.tsp_rate;
+  const int rows = by_budget ? budget : static_cast<int>(context.prompt_tokens * spec.tsp_rate.value_or(0.2));
+  gate.rows = std::max(rows, window);
+  gate.observation = ObservationOf(spec, window);
+  gate.observation.raw = spec.raw_scores.value_or(false);
 }
 
+// Arithmetic budgets (algorithms.md §11) whose mean over the layers is the budget exactly.
+void ResolvePyramid(int n, int layers, int window, RetentionGate& gate) {
+  const int each = gate.budget - window;
+  int least = each / kPyramid, most = 2 * each - least;
+  if (most >= n - window) {
+    most = n - window;
+    least = 2 * each - most;
+  }
+  if (n < 2 * each || layers < 2) least = most = each;
+  gate.step = layers < 2 ? 0 : (most - least) / (layers - 1);
+  const int excess = layers * (most - each) - gate.step * (layers * (layers - 1) / 2);
+  gate.top = window + most - excess / layers;
+  gate.shorter = excess % layers;
+}
+
+// After ResolvePropagation.
 void ResolveNumbers(const CompressionSpec& spec, const GateContext& context, int budget, int window,
                     ResolvedGates& gates) {
   RetentionGate& retention = gates.retention;
+  const bool reruns = gates.propagation.kind == PropagationKind::kRerun;
+  const int prompt = reruns ? std::min(context.prompt_tokens, gates.propagation.rows) : context.prompt_tokens;
   retention.budget = budget;
   int least = 0;
-  if (retention.kind == RetentionKind::kSnapKv) {
-    retention.pooling = spec.pooling.value_or(Pooling{});
+  if (Observes(retention.kind)) {
+    retention.observation = ObservationOf(spec, window);
     least = window;
   } else if (retention.kind == RetentionKind::kStreamingLlm) {
     retention.sinks = kSinks;
     least = kSinks + 1;
+  } else if (retention.kind == RetentionKind::kH2o) {
+    least = 2;
   }
   if (gates.selection.kind == SelectionKind::kHsa) {
     const int m = spec.split_max_tokens.value_or(std::min(context.max_tokens, kMaxSplitTokens));
-    const RocketSplit split =
-        SplitBudget(context.prompt_tokens, m, budget, context.context, context.head_dim);
+    const RocketSplit split = SplitBudget(prompt, m, budget, context.context, context.head_dim);
     retention.budget = std::max(split.prompt_budget, least);
     // Without stage one HSA faces the whole cache.
-    gates.selection = retention.kind == RetentionKind::kFull
-                          ? SplitHsa(context.prompt_tokens + m, budget, context.head_dim)
-                          : split.selection;
+    gates.selection = retention.kind == RetentionKind::kFull ? SplitHsa(prompt + m, budget, context.head_dim)
+                                                             : split.selection;
   }
   if (retention.kind == RetentionKind::kFull) retention.budget = 0;
-  const bool budgeted = retention.kind != RetentionKind::kFull || gates.selection.kind == SelectionKind::kHsa;
+  if (retention.kind == RetentionKind::kChunkKv) {
+    retention.chunk = spec.chunk.value_or(10);
+    retention.reuse = spec.reuse.value_or(1);
+    retention.one_set = spec.one_set.value_or(false);
+  } else if (retention.kind == RetentionKind::kPyramidKv) {
+    ResolvePyramid(prompt, context.n_layers, window, retention);
+  } else if (retention.kind == RetentionKind::kAdaKv) {
+    const int each = retention.budget - window;
+    retention.floor = static_cast<float>(spec.head_floor.value_or(0.2));
+    // All that the layer's heads share out, and the head's own floor.
+    const double shared = (1.0 - retention.floor) * each * context.n_kv_heads;
+    retention.most = window + static_cast<int>(std::ceil(shared + retention.floor * each));
+  } else if (retention.kind == RetentionKind::kH2o) {
+    retention.recent = retention.budget / 2;
+    retention.observation.round_weights = spec.round_weights.value_or(false);
+  }
+  const bool budgeted =
+      reruns || retention.kind != RetentionKind::kFull || gates.selection.kind == SelectionKind::kHsa;
   gates.budget_tokens = budgeted ? budget : 0;
 }
 
 }  // namespace
+
+ResolvedGates KindsOf(const CompressionSpec& spec) {
+  ResolvedGates gates;
+  gates.propagation.kind = spec.propagation.value_or(PropagationKind::kNone);
+  gates.retention.kind = spec.retention.value_or(RetentionKind::kFull);
+  gates.selection.kind = spec.selection.value_or(SelectionKind::kDense);
+  const bool propagates = gates.propagation.kind != PropagationKind::kNone;
+  gates.history = spec.history.value_or(propagates ? HistoryKind::kEvict : HistoryKind::kKeep);
+  return gates;
+}
 
 absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const GateContext& context,
                                            const ResolvedGates* previous) {
@@ -182,8 +250,15 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
   const CompressionSpec spec = Override(preset->spec, request);
   SLUICE_RETURN_IF_ERROR(CheckRanges(spec, context));
 
-  ResolvedGates gates = Kinds(spec);
-  gates.method = SameKinds(gates, Kinds(preset->spec)) ? preset->name : "custom";
+  ResolvedGates gates = KindsOf(spec);
+  gates.method = SameKinds(gates, KindsOf(preset->spec)) ? preset->name : "custom";
+  const bool reruns = gates.propagation.kind == PropagationKind::kRerun;
+  if (spec.raw_scores.value_or(false) && !reruns) {
+    return Invalid("raw_scores ranks the rows of rerun only: set propagation to rerun, or leave it out");
+  }
+  if (spec.raw_scores.value_or(false) && spec.pooling && spec.pooling->kind == Pooling::kFading) {
+    return Invalid("raw_scores may be negative, and a negative score cannot fade: set pooling to max or avg");
+  }
   if (!AnyGate(gates)) return gates;
 
   const int window = spec.window.value_or(32);
@@ -203,8 +278,7 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
     Off(OffCause::kSlidingWindow, "selection is off: hsa is not served on a model with sliding-window layers",
         gates);
   }
-  if (gates.retention.kind == RetentionKind::kSnapKv && gates.selection.kind == SelectionKind::kDense &&
-      budget <= window) {
+  if (Observes(gates.retention.kind) && gates.selection.kind == SelectionKind::kDense && budget <= window) {
     return Invalid("budget_tokens ", budget, absl::StrCat(" leaves no row beside the window of ", window),
                    ": raise budget_tokens or lower window");
   }
@@ -223,9 +297,10 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
 
   // The observation window holds tokens of this turn only.
   const int turn_window = std::min(window, context.turn_tokens);
-  const bool evicted =
-      gates.history == HistoryKind::kEvict && previous != nullptr && previous->history == HistoryKind::kEvict;
-  ResolvePropagation(spec, context, turn_window, evicted, gates);
+  // A rerun leaves nothing to stand on: its next turn begins like a first one.
+  const bool evicted = gates.history == HistoryKind::kEvict && previous != nullptr &&
+                       previous->history == HistoryKind::kEvict && !reruns;
+  ResolvePropagation(spec, context, budget, turn_window, evicted, gates);
 
   const bool keeps_numbers = evicted && AnyGate(*previous) &&
                              previous->retention.kind == gates.retention.kind &&
@@ -237,8 +312,10 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
   } else {
     ResolveNumbers(spec, context, budget, window, gates);
   }
-  if (gates.retention.kind == RetentionKind::kSnapKv) {
-    gates.retention.window = std::min(turn_window, gates.retention.budget);
+  if (Observes(gates.retention.kind)) {
+    gates.retention.observation.window = std::min(turn_window, gates.retention.budget);
+  } else if (gates.retention.kind == RetentionKind::kH2o) {
+    gates.retention.observation.window = context.turn_tokens;
   }
   return gates;
 }

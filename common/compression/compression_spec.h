@@ -18,13 +18,20 @@ inline constexpr int kMinBudgetTokens = 16;
 struct CompressionSpec {
   std::string preset;  // empty: "full". A caller with a default of its own puts it here first
   std::optional<PropagationKind> propagation;
-  std::optional<int> tsp_layer;    // 0-based; default: the model's own
-  std::optional<double> tsp_rate;  // (0, 1] of the prompt
+  std::optional<int> tsp_layer;    // of tsp and rerun, 0-based; default: the model's own
+  std::optional<double> tsp_rate;  // (0, 1] of the prompt; default 0.2, and of rerun the budget
+  std::optional<bool> raw_scores;  // rerun ranks by q.k instead of attention weights
   std::optional<RetentionKind> retention;
   std::optional<SelectionKind> selection;
   std::optional<HistoryKind> history;  // default: keep, or evict where propagation is asked for
   std::optional<int> window;
-  std::optional<Pooling> pooling;  // of retention and propagation
+  std::optional<Pooling> pooling;     // of retention and propagation, as are the next two
+  std::optional<bool> pool_per_head;  // before query heads are summed over a group
+  std::optional<bool> round_weights;  // attention weights rounded to bf16
+  std::optional<int> chunk;           // rows of a chunk of chunkkv
+  std::optional<int> reuse;           // layers that share one choice of chunkkv
+  std::optional<bool> one_set;        // chunkkv: all KV heads keep the same rows
+  std::optional<double> head_floor;   // [0, 1]: share of the budget that adakv leaves every head
   std::optional<int> budget_tokens;
   std::optional<double> keep_ratio;      // (0, 1] of the prompt; excludes budget_tokens
   std::optional<int> min_prompt_tokens;  // below it every gate is off; default 2 * budget
@@ -40,9 +47,13 @@ struct GateContext {
   int context = 0;        // model's context length
   int head_dim = 0;
   int n_layers = 0;
+  int n_kv_heads = 0;
   bool sliding_window = false;   // any layer has one: HSA is not served there
   std::optional<int> tsp_layer;  // the model's own, if known
 };
+
+// The gates' kinds as asked for, and no numbers.
+ResolvedGates KindsOf(const CompressionSpec& spec);
 
 // Page size, channels and tokens of HSA over a cache of `rows` rows.
 SelectionGate SplitHsa(int rows, int budget_tokens, int head_dim);
@@ -65,6 +76,6 @@ struct Preset {
   const char* summary;  // one line for people
   CompressionSpec spec;
 };
-absl::Span<const Preset> Presets();  // full, snapkv, streaming_llm, rocketkv, rocketkv-mt, sluice, sluice-mt
+absl::Span<const Preset> Presets();
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Role: how much the end of the prompt attends to every row before it: what snapkv and tsp rank by.
+// Role: how much the end of the prompt attends to every row before it: what most methods rank by.
 // Threads: stateless.
 #pragma once
 
@@ -7,10 +7,11 @@
 
 namespace sluice {
 
-// [n_kv_heads, n_tokens - window] f32, from the workspace: softmax(q.k / sqrt(d)) of the last `window`
-// queries, summed over them and over the query heads of a group, then pooled along the rows. Rows of the
-// window are not scored. Precondition: 0 < window < n_tokens, and the view holds at least `window` queries.
-absl::StatusOr<TensorView> ObservationScores(const LayerView& view, int window, const Pooling& pooling,
-                                             Ops& ops, Workspace& workspace);
+// [n_kv_heads, n_tokens - window] f32, no gaps, from the workspace: softmax(q.k / sqrt(d)) of the last
+// `window` queries, summed over them and over the query heads of a group, then pooled along the rows (or
+// pooled first, then summed over the group). Of raw observations q.k itself. Rows of the window are not
+// scored. InvalidArgument unless 0 < window < n_tokens and the view holds at least `window` queries.
+absl::StatusOr<TensorView> ObservationScores(const LayerView& view, const Observation& observation, Ops& ops,
+                                             Workspace& workspace);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include <array>
+#include <vector>
 
 #include "common/compression/compression_spec.h"
 
@@ -6,6 +6,7 @@ namespace sluice {
 namespace {
 
 constexpr Pooling kMax7 = {.kind = Pooling::kMax, .kernel = 7};
+constexpr Pooling kMax15 = {.kind = Pooling::kMax, .kernel = 15};
 constexpr Pooling kMax63 = {.kind = Pooling::kMax, .kernel = 63};
 constexpr Pooling kFading = {.kind = Pooling::kFading, .kernel = 1, .after = 16, .before = 4};
 
@@ -20,9 +21,24 @@ CompressionSpec Gates(RetentionKind retention, SelectionKind selection, Pooling 
   return spec;
 }
 
+CompressionSpec Window8(CompressionSpec spec) {
+  spec.window = 8;
+  return spec;
+}
+
+CompressionSpec PoolPerHead(CompressionSpec spec) {
+  spec.pool_per_head = true;
+  return spec;
+}
+
 CompressionSpec Tsp(CompressionSpec spec) {
   spec.propagation = PropagationKind::kTsp;
   spec.tsp_rate = 0.2;
+  return spec;
+}
+
+CompressionSpec Rerun(CompressionSpec spec) {
+  spec.propagation = PropagationKind::kRerun;
   return spec;
 }
 
@@ -33,11 +49,22 @@ absl::Span<const Preset> Presets() {
   using enum SelectionKind;
   using enum HistoryKind;
   // `full` leaves history open: gates set one by one over it decide (see ResolveGates).
-  static const auto* const presets = new std::array<Preset, 7>{{
+  static const auto* const presets = new std::vector<Preset>{
       {"full", "no compression", {}},
       {"snapkv", "keeps the rows that the end of the prompt attends to",
        Gates(kSnapKv, kDense, kMax7, kEvict)},
       {"streaming_llm", "keeps the first rows and the last ones", Gates(kStreamingLlm, kDense, {}, kEvict)},
+      {"h2o", "keeps the rows that the whole prompt attends to, and the last ones",
+       Gates(kH2o, kDense, {}, kEvict)},
+      {"pyramidkv", "snapkv with more rows in low layers than in high ones",
+       Window8(Gates(kPyramidKv, kDense, kMax7, kEvict))},
+      {"adakv", "snapkv whose heads share out a layer's budget", Gates(kAdaKv, kDense, kMax7, kEvict)},
+      {"chunkkv", "snapkv that keeps whole chunks of neighbouring rows",
+       Gates(kChunkKv, kDense, kMax15, kEvict)},
+      {"fastkv", "snapkv behind a shorter prefill",
+       Tsp(PoolPerHead(Window8(Gates(kSnapKv, kDense, kMax7, kEvict))))},
+      {"gemfilter", "runs the tokens that the end of the prompt attends to as a prompt of their own",
+       Rerun(Gates(kFull, kDense, kMax15, kEvict))},
       {"rocketkv", "keeps coarsely, then reads sparsely at every step", Gates(kSnapKv, kHsa, kMax63, kEvict)},
       {"rocketkv-mt", "rocketkv that remembers everything between turns",
        Gates(kSnapKv, kHsa, kMax63, kKeep)},
@@ -45,7 +72,7 @@ absl::Span<const Preset> Presets() {
        Tsp(Gates(kSnapKv, kHsa, kFading, kEvict))},
       {"sluice-mt", "for sessions: fading pooling, sparse reads, everything remembered",
        Gates(kSnapKv, kHsa, kFading, kKeep)},
-  }};
+  };
   return *presets;
 }
 

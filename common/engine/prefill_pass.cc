@@ -19,16 +19,31 @@ TensorView Words(const TensorView& rows) {
       {rows.shape[0], rows.shape[1] * static_cast<int64_t>(DTypeSize(rows.dtype)) / 4});
 }
 
+// Whether the sequence's layers, up to the propagation layer, only serve to choose what it begins anew with.
+bool Restarts(const PrefillSequence& sequence) {
+  const PropagationGate& gate = sequence.gates.propagation;
+  const PropagationPolicy* policy = PropagationPolicyOf(gate.kind);
+  return policy != nullptr && policy->restarts() && static_cast<int64_t>(sequence.ids.size()) > gate.rows;
+}
+
 }  // namespace
 
 // The tokens of all sequences lie one sequence after another in hidden and positions.
 struct PrefillPass::Impl {
+  // The last layer whose chosen rows the layers after it may keep as well.
+  struct Leader {
+    int n_tokens = 0;
+    Buffer memory;  // of plan.rows
+    LayerPlan plan;
+  };
+
   struct Sequence {
     PrefillSequence in;
     int rows = 0;  // in hidden
     bool cancelled = false;
     int row = -1;      // of the logits, when the pass is done
     int32_t best = 0;  // id of the largest
+    Leader leader;
   };
 
   // One sequence during one layer.
@@ -55,13 +70,18 @@ struct PrefillPass::Impl {
   ~Impl() { ops->Sync().IgnoreError(); }
 
   absl::Status Start(std::vector<PrefillSequence> inputs);
+  absl::Status Enter();
   absl::Status RunLayer();
   absl::Status RunLayer(std::vector<Work>& works);
   std::vector<Work> Works();
   absl::Status DropCancelled();
   absl::Status PrepareKv(const Model::QkvViews& qkv, Work& work);
   absl::StatusOr<TensorView> Attend(std::vector<Work>& works);
-  absl::Status ApplyGates(Work& work);
+  const PropagationPolicy* Propagates(const Work& work) const;
+  LayerView View(const Work& work) const;
+  absl::StatusOr<LayerPlan> PlanRetention(LayerView view, Sequence& sequence);
+  absl::Status Keep(Work& work);
+  absl::Status Propagate(Work& work);
   absl::Status MoveOn(const std::vector<Work>& works, TensorView* attention);
   absl::Status ReadLogits();
 
@@ -73,6 +93,7 @@ struct PrefillPass::Impl {
   const std::unique_ptr<Ops> ops;
   Workspace workspace;  // one layer's scratch
   std::vector<Sequence> sequences;
+  bool looking = false;  // only sequences that restart run, and nothing leaves
   int layer = 0;
   int n_rows = 0;
   TensorView logits;            // [n_rows, vocab] f32, when the pass is done
@@ -82,13 +103,28 @@ struct PrefillPass::Impl {
 };
 
 absl::Status PrefillPass::Impl::Start(std::vector<PrefillSequence> inputs) {
-  std::vector<int32_t> ids, places;
   for (PrefillSequence& in : inputs) {
-    const int n = static_cast<int>(in.ids.size());
-    ids.insert(ids.end(), in.ids.begin(), in.ids.end());
-    for (int i = 0; i < n; ++i) places.push_back(in.first_position + i);
-    sequences.push_back({.in = std::move(in), .rows = n, .cancelled = false});
+    looking = looking || Restarts(in);
+    Sequence sequence;
+    sequence.in = std::move(in);
+    sequences.push_back(std::move(sequence));
   }
+  return Enter();
+}
+
+// The tokens of all sequences, or of those that are looked at, before layer 0.
+absl::Status PrefillPass::Impl::Enter() {
+  std::vector<int32_t> ids, places;
+  for (Sequence& sequence : sequences) {
+    const PrefillSequence& in = sequence.in;
+    const bool enters = !sequence.cancelled && (!looking || Restarts(in));
+    sequence.rows = enters ? static_cast<int>(in.ids.size()) : 0;
+    ids.insert(ids.end(), in.ids.begin(), in.ids.begin() + sequence.rows);
+    for (int i = 0; i < sequence.rows; ++i) places.push_back(in.first_position + i);
+  }
+  retired.push_back(std::exchange(hidden, Buffer()));
+  retired.push_back(std::exchange(positions, Buffer()));
+  layer = 0;
   n_rows = static_cast<int>(ids.size());
   SLUICE_ASSIGN_OR_RETURN(hidden, model->backend()->Allocate(sizeof(float) * n_rows * model->shape().hidden));
   SLUICE_ASSIGN_OR_RETURN(positions, model->backend()->Allocate(sizeof(int32_t) * n_rows));
@@ -109,21 +145,33 @@ absl::Status PrefillPass::Impl::RunLayer() {
 }
 
 absl::Status PrefillPass::Impl::RunLayer(std::vector<Work>& works) {
-  SLUICE_ASSIGN_OR_RETURN(const Model::QkvViews qkv,
-                          model->Qkv(LayerId(layer), Hidden(), Positions(), *ops, workspace));
-  for (Work& work : works) SLUICE_RETURN_IF_ERROR(PrepareKv(qkv, work));
-  SLUICE_ASSIGN_OR_RETURN(TensorView attention, Attend(works));
-  for (Work& work : works) SLUICE_RETURN_IF_ERROR(ApplyGates(work));
+  TensorView attention;
+  if (!works.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const Model::QkvViews qkv,
+                            model->Qkv(LayerId(layer), Hidden(), Positions(), *ops, workspace));
+    for (Work& work : works) SLUICE_RETURN_IF_ERROR(PrepareKv(qkv, work));
+    SLUICE_ASSIGN_OR_RETURN(attention, Attend(works));
+  }
+  for (Work& work : works) {
+    if (!looking) SLUICE_RETURN_IF_ERROR(Keep(work));
+    SLUICE_RETURN_IF_ERROR(Propagate(work));
+  }
   ops->Mark();
   const auto unread = static_cast<std::ptrdiff_t>(retired.size());  // past the mark
   // Rows that go no further need no MLP here.
   SLUICE_RETURN_IF_ERROR(MoveOn(works, &attention));
+  if (n_rows == 0) {  // whoever was looked at has chosen
+    looking = false;
+    return Enter();
+  }
   SLUICE_RETURN_IF_ERROR(model->Finish(LayerId(layer), attention, Hidden(), *ops, workspace));
   // The MLP runs while kept rows leave and the next layer is queued.
   SLUICE_RETURN_IF_ERROR(ops->Await());
   retired.erase(retired.begin(), retired.begin() + unread);
-  for (Work& work : works)
-    SLUICE_RETURN_IF_ERROR(work.sequence->in.sink->OnKept(LayerId(layer), std::move(work.kept)));
+  if (!looking) {
+    for (Work& work : works)
+      SLUICE_RETURN_IF_ERROR(work.sequence->in.sink->OnKept(LayerId(layer), std::move(work.kept)));
+  }
   if (is_last()) SLUICE_RETURN_IF_ERROR(ReadLogits());
   ++layer;
   return absl::OkStatus();
@@ -185,9 +233,8 @@ absl::StatusOr<TensorView> PrefillPass::Impl::Attend(std::vector<Work>& works) {
   int total = 0;
   for (Work& work : works) {
     const ResolvedGates& gates = work.sequence->in.gates;
-    work.window = RetentionPolicyOf(gates.retention.kind).window(gates.retention);
-    const PropagationPolicy* propagation = PropagationPolicyOf(gates.propagation.kind);
-    if (propagation != nullptr && layer == gates.propagation.layer)
+    if (!looking) work.window = RetentionPolicyOf(gates.retention.kind).window(gates.retention);
+    if (const PropagationPolicy* propagation = Propagates(work))
       work.window = std::max(work.window, propagation->window(gates.propagation));
     work.window = std::min(work.window, work.n);
     work.n_queries = is_last() ? std::max(work.window, 1) : work.n;
@@ -215,20 +262,43 @@ absl::StatusOr<TensorView> PrefillPass::Impl::Attend(std::vector<Work>& works) {
   return out;
 }
 
-// Fills work.kept and, at the propagation layer, work.onward.
-absl::Status PrefillPass::Impl::ApplyGates(Work& work) {
-  const KvShape& shape = model->kv_shape();
-  const ResolvedGates& gates = work.sequence->in.gates;
-  LayerView view{.layer = LayerId(layer),
-                 .n_tokens = work.history + work.n,
-                 .positions = work.positions,
-                 .q_window = work.q.Slice(0, work.n - work.window, work.n),
-                 .k = work.k,
-                 .window_lse = work.lse,
-                 .sliding_window = model->shape().sliding_window[layer]};
+// Layers in groups of `reuse` keep the rows that the first of them chose.
+absl::StatusOr<LayerPlan> PrefillPass::Impl::PlanRetention(LayerView view, Sequence& sequence) {
+  const RetentionGate& gate = sequence.in.gates.retention;
+  Leader& leader = sequence.leader;
+  const bool follows = gate.reuse > 1 && layer % gate.reuse != 0 && leader.n_tokens == view.n_tokens;
+  if (follows) view.leader = &leader.plan;
   LayerPlan plan;
-  SLUICE_RETURN_IF_ERROR(
-      RetentionPolicyOf(gates.retention.kind).Plan(view, gates.retention, *ops, workspace, &plan));
+  SLUICE_RETURN_IF_ERROR(RetentionPolicyOf(gate.kind).Plan(view, gate, *ops, workspace, &plan));
+  if (gate.reuse > 1 && !follows) {
+    const int64_t heads = plan.rows.shape[0], capacity = plan.rows.shape[1];
+    SLUICE_ASSIGN_OR_RETURN(leader.memory, model->backend()->Allocate(sizeof(int32_t) * heads * capacity));
+    leader.n_tokens = view.n_tokens;
+    leader.plan = {leader.memory.View(DType::kI32, {heads, capacity}), plan.kept};
+    ops->Copy(plan.rows, leader.plan.rows);
+  }
+  return plan;
+}
+
+// The gate's policy, in the layer where it chooses among the rows; null elsewhere.
+const PropagationPolicy* PrefillPass::Impl::Propagates(const Work& work) const {
+  const PropagationGate& gate = work.sequence->in.gates.propagation;
+  return layer == gate.layer && work.n > gate.rows ? PropagationPolicyOf(gate.kind) : nullptr;
+}
+
+LayerView PrefillPass::Impl::View(const Work& work) const {
+  return {.layer = LayerId(layer),
+          .n_tokens = work.history + work.n,
+          .positions = work.positions,
+          .q_window = work.q.Slice(0, work.n - work.window, work.n),
+          .k = work.k,
+          .window_lse = work.lse,
+          .sliding_window = model->shape().sliding_window[layer]};
+}
+
+absl::Status PrefillPass::Impl::Keep(Work& work) {
+  const KvShape& shape = model->kv_shape();
+  SLUICE_ASSIGN_OR_RETURN(const LayerPlan plan, PlanRetention(View(work), *work.sequence));
   KeptLayer& kept = work.kept;
   kept.kept = plan.kept;
   const int64_t rows = kept.total();
@@ -238,12 +308,30 @@ absl::Status PrefillPass::Impl::ApplyGates(Work& work) {
   ops->GatherKv(work.k, work.v, work.positions, plan.rows, kept.kept,
                 kept.k.View(shape.dtype, {rows, shape.head_dim}),
                 kept.v.View(shape.dtype, {rows, shape.head_dim}), kept.positions.View(DType::kI32, {rows}));
+  return absl::OkStatus();
+}
 
-  const PropagationPolicy* propagation = PropagationPolicyOf(gates.propagation.kind);
-  if (propagation == nullptr || layer != gates.propagation.layer || work.n <= gates.propagation.rows)
+// At the propagation layer, what goes on: in work.onward, or as the sequence's new prompt.
+absl::Status PrefillPass::Impl::Propagate(Work& work) {
+  const PropagationPolicy* policy = Propagates(work);
+  if (policy == nullptr) return absl::OkStatus();
+  PrefillSequence& in = work.sequence->in;
+  const PropagationGate& gate = in.gates.propagation;
+  TensorView rows;
+  SLUICE_RETURN_IF_ERROR(policy->Rows(View(work), gate, *ops, workspace, &rows));
+  if (!policy->restarts()) {
+    work.n_onward = gate.rows;
+    work.onward = rows;
     return absl::OkStatus();
-  work.n_onward = gates.propagation.rows;
-  return propagation->Rows(view, gates.propagation, *ops, workspace, &work.onward);
+  }
+  std::vector<int32_t> chosen(gate.rows);
+  ops->CopyOut(rows, chosen.data());
+  SLUICE_RETURN_IF_ERROR(ops->Sync());
+  for (int32_t& row : chosen) row = in.ids[row];
+  in.ids = std::move(chosen);
+  in.first_position = 0;
+  work.n_onward = 0;
+  return absl::OkStatus();
 }
 
 // Leaves in hidden, positions and (unless null) attention the rows that go on.
@@ -251,6 +339,11 @@ absl::Status PrefillPass::Impl::MoveOn(const std::vector<Work>& works, TensorVie
   int total = 0;
   for (const Work& work : works) total += work.n_onward;
   if (total == n_rows) return absl::OkStatus();
+  if (total == 0) {
+    for (const Work& work : works) work.sequence->rows = 0;
+    n_rows = 0;
+    return absl::OkStatus();
+  }
   const ModelShape& shape = model->shape();
   const int64_t width = static_cast<int64_t>(shape.n_q_heads) * shape.head_dim;
   SLUICE_ASSIGN_OR_RETURN(Buffer new_hidden,
@@ -329,7 +422,7 @@ absl::StatusOr<std::unique_ptr<PrefillPass>> PrefillPass::Create(const Model* mo
 PrefillPass::PrefillPass(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PrefillPass::~PrefillPass() = default;
 
-int PrefillPass::layers_done() const { return impl_->layer; }
+int PrefillPass::layers_done() const { return impl_->looking ? 0 : impl_->layer; }
 
 bool PrefillPass::done() const {
   return impl_->layer == impl_->model->shape().n_layers ||
@@ -368,8 +461,9 @@ size_t PrefillPass::ScratchBytes(const Model& model, int tokens, int history_row
                kv_width = static_cast<size_t>(shape.n_kv_heads) * shape.head_dim;
   // Hidden states, attention and positions, twice where rows are left behind; q, k and v of the new rows.
   size_t words = 2 * n * (shape.hidden + q_width + 1) + n * (q_width + 2 * kv_width);
-  // Positions of every head; the gates' row numbers, scores and pooled scores.
-  words += 5 * len * shape.n_kv_heads;
+  // Positions of every head; the gates' row numbers, scores and pooled scores, and what is made per query
+  // head.
+  words += 5 * len * shape.n_kv_heads + 3 * len * shape.n_q_heads;
   // Twice: where fewer rows go on, tensors may not fit the blocks that earlier layers took for them.
   words += 2 * chunk * (2 * shape.hidden + 3 * static_cast<size_t>(shape.intermediate));
   words += shape.vocab;

@@ -1,8 +1,10 @@
 // Role: the layer-major prefill of one long prompt or of several short ones: every sequence goes through
 // layer l before any enters l + 1. After a layer's attention, each sequence's retention gate picks the rows
 // that leave; at the propagation layer, its propagation gate picks the rows that go on. Rows whose results
-// nobody reads are not computed. Why resumable: between two layers the owner may send what is finished,
-// cancel a sequence, or let another pass run. Threads: one loop (the prefill loop).
+// nobody reads are not computed. Sequences whose propagation restarts go first, up to their layers, and
+// nothing of that leaves; then their chosen tokens and everybody else go through all layers. Why resumable:
+// between two layers the owner may send what is finished, cancel a sequence, or let another pass run.
+// Threads: one loop (the prefill loop).
 #pragma once
 
 #include <memory>
@@ -55,8 +57,8 @@ class PrefillPass {
                                                              std::vector<PrefillSequence> sequences);
   ~PrefillPass();
 
-  int layers_done() const;
-  bool done() const;  // all layers, or no sequence left
+  int layers_done() const;  // of those that leave
+  bool done() const;        // all layers, or no sequence left
   // An error ends the pass for all its sequences. Errors of histories and sinks come out here too: a sink
   // that must not harm its neighbours keeps its error to itself, and the owner cancels the sequence.
   absl::Status RunLayer();
@@ -77,6 +79,9 @@ class PrefillPass {
   explicit PrefillPass(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Position of the token after a prompt: its length, or that of what `rerun` leaves of it.
+int PromptEnd(const ResolvedGates& gates, int prompt_tokens);
 
 // Rows that OnKept will deliver at most, [n_layers * n_kv_heads]: what prefill offers and decode reserves.
 std::vector<int> KeptCeilings(const KvShape& shape, const ResolvedGates& gates, int prompt_rows);

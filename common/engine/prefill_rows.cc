@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/compression/propagation/propagation_policy.h"
 #include "common/compression/retention/retention_policy.h"
 
 namespace sluice {
@@ -15,9 +16,9 @@ absl::Status CheckPropagation(const PrefillSequence& sequence, int n_layers) {
   if (gate.layer < 0 || gate.layer >= n_layers - 1)
     return absl::InvalidArgumentError(absl::StrCat("propagation layer ", gate.layer, ": must be in 0 .. ",
                                                    n_layers - 2, ", before the last layer"));
-  if (gate.rows < std::max(1, gate.window))
+  if (gate.rows < std::max(1, gate.observation.window))
     return absl::InvalidArgumentError(
-        absl::StrCat("propagation rows ", gate.rows, ": must hold the window of ", gate.window));
+        absl::StrCat("propagation rows ", gate.rows, ": must hold the window of ", gate.observation.window));
   // Later layers would see other rows than their history holds, or remember less than all.
   for (int layer = 0; layer < n_layers; ++layer) {
     if (HistoryRows(sequence, layer) > 0)
@@ -33,14 +34,15 @@ absl::Status CheckRetention(const PrefillSequence& sequence, int n_layers) {
   if (gate.kind == RetentionKind::kFull) return absl::OkStatus();
   const RetentionPolicy& policy = RetentionPolicyOf(gate.kind);
   const int window = policy.window(gate);
-  if (gate.sinks < 0 || gate.budget <= gate.sinks || gate.budget < window)
+  if (gate.budget < policy.LeastBudget(gate))
     return absl::InvalidArgumentError(absl::StrCat("retention budget ", gate.budget,
-                                                   ": must hold the window of ", window, " and more than ",
-                                                   gate.sinks, " sinks"));
+                                                   ": this method's window, sinks or last rows need ",
+                                                   policy.LeastBudget(gate)));
   for (int layer = 0; layer < n_layers; ++layer) {
     const int n = RowsAt(sequence.gates.propagation, layer, static_cast<int>(sequence.ids.size()));
     const int rows = HistoryRows(sequence, layer) + n;
-    if (policy.MaxKept(gate, rows) < rows && window > n)
+    // h2o reads as many queries as there are.
+    if (gate.kind != RetentionKind::kH2o && policy.MaxKept(gate, LayerId(layer), rows) < rows && window > n)
       return absl::InvalidArgumentError(
           absl::StrCat("retention window ", window, ": larger than the ", n, " new tokens"));
   }
@@ -48,10 +50,6 @@ absl::Status CheckRetention(const PrefillSequence& sequence, int n_layers) {
 }
 
 }  // namespace
-
-int RowsAt(const PropagationGate& gate, int layer, int rows) {
-  return gate.kind != PropagationKind::kNone && layer > gate.layer ? std::min(rows, gate.rows) : rows;
-}
 
 int HistoryRows(const PrefillSequence& sequence, int layer) {
   return sequence.history == nullptr ? 0 : sequence.history->rows(LayerId(layer));
@@ -73,11 +71,16 @@ absl::Status CheckSequence(const PrefillSequence& sequence, const ModelShape& sh
   return CheckRetention(sequence, shape.n_layers);
 }
 
+int PromptEnd(const ResolvedGates& gates, int prompt_tokens) {
+  return RowsAt(gates.propagation, 0, prompt_tokens);
+}
+
 std::vector<int> KeptCeilings(const KvShape& shape, const ResolvedGates& gates, int prompt_rows) {
   const RetentionPolicy& policy = RetentionPolicyOf(gates.retention.kind);
   std::vector<int> rows;
   for (int layer = 0; layer < shape.n_layers; ++layer) {
-    const int kept = policy.MaxKept(gates.retention, RowsAt(gates.propagation, layer, prompt_rows));
+    const int kept =
+        policy.MaxKept(gates.retention, LayerId(layer), RowsAt(gates.propagation, layer, prompt_rows));
     rows.insert(rows.end(), shape.n_kv_heads, kept);
   }
   return rows;

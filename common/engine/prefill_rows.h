@@ -7,9 +7,6 @@
 
 namespace sluice {
 
-// Rows of a prompt of `rows` that enter `layer`.
-int RowsAt(const PropagationGate& gate, int layer, int rows);
-
 // K,V rows that precede the sequence's own in `layer`.
 int HistoryRows(const PrefillSequence& sequence, int layer);
 

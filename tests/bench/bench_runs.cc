@@ -78,7 +78,7 @@ absl::Status DecodeBatch::Add() {
   rows_.push_back({.kv = sequences_.back().get(),
                    .selection = prefill_.gates.selection.kind,
                    .token = Greedy(prefill_.kept.logits),
-                   .position = LogicalLen(prefill_.prompt),
+                   .position = LogicalLen(PromptEnd(prefill_.gates, prefill_.prompt)),
                    .wants_logits = false});
   if (CanGrow()) return absl::OkStatus();
   rows_.pop_back();

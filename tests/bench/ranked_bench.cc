@@ -95,7 +95,7 @@ void BenchPrompt(const RankedModel& model, const Options& options, const std::st
       rows.push_back({.kv = sequences.back().get(),
                       .selection = gates.selection.kind,
                       .token = Greedy(prefilled.logits),
-                      .position = LogicalLen(prompt),
+                      .position = LogicalLen(PromptEnd(gates, prompt)),
                       .wants_logits = false});
     }
     double step = 1e30;

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "common/compression/compression_spec.h"
 #include "tests/client/client_run.h"
@@ -66,6 +69,52 @@ TEST_F(CommandTest, MethodsListsEveryPreset) {
     EXPECT_THAT(run.out(), HasSubstr(preset.name));
     EXPECT_THAT(run.out(), HasSubstr(preset.summary));
   }
+}
+
+// needle-14m: 8 layers of 2 KV heads of 64: 4096 bytes a token. The layer of tsp and rerun is the sixth.
+TEST_F(CommandTest, MethodsSaysWhatEachPresetSaves) {
+  const std::string model = SLUICE_SOURCE_DIR "/models/needle-14m";
+  ASSERT_EQ(run.Run({"methods", "--model", model, "--tokens", "10000", "--budget", "500", "--json"}), 0);
+  const auto json = nlohmann::json::parse(run.out());
+  EXPECT_EQ(json["prompt_tokens"], 10000);
+  EXPECT_EQ(json["budget_tokens"], 500);
+  EXPECT_EQ(json["kv_bytes"], 40960000);
+  ASSERT_EQ(json["methods"].size(), Presets().size());
+  std::map<std::string, nlohmann::json> methods;
+  for (const auto& method : json["methods"]) {
+    methods[method["preset"].get<std::string>()] = method;
+    EXPECT_EQ(method["note"].get<std::string>(), "");
+    EXPECT_LE(method["read_bytes"].get<double>(), 1.1 * 40960000) << method;
+    EXPECT_FALSE(method["formulas"]["kept_rows"].get<std::string>().empty());
+  }
+  EXPECT_EQ(methods["full"]["stored_bytes"], 40960000);
+  EXPECT_EQ(methods["full"]["wire_bytes"], 40960000 + 4 * 16 * 10000);
+  EXPECT_EQ(methods["snapkv"]["retention"], "snapkv");
+  EXPECT_EQ(methods["snapkv"]["stored_bytes"], 500 * 4096);
+  EXPECT_EQ(methods["snapkv"]["read_bytes"], 500 * 4096);
+  EXPECT_EQ(methods["sluice"]["propagation"], "tsp");
+  EXPECT_DOUBLE_EQ(methods["sluice"]["prefill_share"].get<double>(), (6 + 2 * 0.2) / 8);
+  EXPECT_DOUBLE_EQ(methods["gemfilter"]["prefill_share"].get<double>(), 6 / 8.0 + 0.05);
+  EXPECT_EQ(methods["gemfilter"]["kept_rows"], 500);
+  EXPECT_EQ(methods["rocketkv-mt"]["history"], "keep");
+  EXPECT_LT(methods["rocketkv"]["read_bytes"], 505 * 4096);
+  EXPECT_GT(methods["rocketkv"]["stored_bytes"], 505 * 4096);
+}
+
+TEST_F(CommandTest, MethodsPrintsTablesAndSaysWhyAGateIsOff) {
+  const std::string model = SLUICE_SOURCE_DIR "/models/needle-14m";
+  ASSERT_EQ(run.Run({"methods", "--model", model, "--tokens", "10000", "--budget", "500"}), 0);
+  EXPECT_THAT(run.out(), HasSubstr("a prompt of 10000 tokens, budget 500: 41.0 MB of K,V\n"));
+  EXPECT_THAT(run.out(),
+              HasSubstr("\nfull              100.0       10000        41.0        41.6          41.0\n"));
+  EXPECT_THAT(run.out(),
+              HasSubstr("\nsnapkv            100.0         500         2.0         2.1           2.0\n"));
+  EXPECT_THAT(run.out(), HasSubstr("prefill l/L + t/n"));
+  ASSERT_EQ(run.Run({"methods", "--model", model, "--tokens", "300", "--budget", "500"}), 0);
+  EXPECT_THAT(run.out(), HasSubstr("\nsnapkv: everything is off: the prompt of 300 tokens"));
+  EXPECT_EQ(run.Run({"methods", "--model", model, "--tokens", "40000"}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("--tokens 40000: the context of 32768 holds 32640"));
+  EXPECT_EQ(run.Run({"methods", "--model", dir.path() + "/none"}), 1);
 }
 
 TEST_F(CommandTest, WrongUsageIs2AndHelpIs0) {

@@ -5,9 +5,11 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/compression/compression_spec.h"
 #include "common/rpc/status_codec.h"
 #include "kernels/make_backend.h"
 #include "tests/support/long_document.h"
@@ -115,6 +117,30 @@ TEST_F(Cluster, AConversationOverALongDocument) {
   v1::GetSessionResponse stored;
   ASSERT_TRUE(cluster_->sessions().GetSession(&context, get, &stored).ok());
   EXPECT_EQ(stored.turns_size(), 3);
+}
+
+TEST_F(Cluster, EveryPresetAnswersALongPrompt) {
+  const std::vector<std::pair<std::string, std::string>> facts = {{"quiet-harbor", "4718293"}};
+  // Read the whole of it, or find seven digits at this budget; the others may lose them.
+  const std::set<std::string> finds = {"full", "rocketkv", "rocketkv-mt", "sluice", "sluice-mt"};
+  const std::string content = absl::StrCat(LongDocument(16000, facts, 1), "\n", Question(facts[0].first));
+  for (const Preset& preset : Presets()) {
+    SCOPED_TRACE(preset.name);
+    v1::ChatRequest request = Single(content);
+    request.mutable_compression()->set_preset(preset.name);
+    if (preset.name != std::string("full")) request.mutable_compression()->set_budget_tokens(512);
+    const Heard heard = Stream(request);
+    ASSERT_TRUE(heard.status.ok()) << heard.status.error_message();
+    const v1::CompressionReport& report = heard.done.compression();
+    EXPECT_EQ(report.method(), preset.name);
+    EXPECT_EQ(report.off_reason(), "");
+    EXPECT_FALSE(heard.ids.empty());
+    EXPECT_GT(report.wire_bytes(), 0u);
+    if (preset.spec.retention.value_or(RetentionKind::kFull) != RetentionKind::kFull)
+      EXPECT_LT(report.kv_bytes_kept(), report.kv_bytes_full() / 2);
+    if (finds.count(preset.name) > 0) EXPECT_THAT(heard.text, HasSubstr(facts[0].second));
+  }
+  EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
 }
 
 TEST_F(Cluster, UnaryEqualsTheStreamByteForByte) {

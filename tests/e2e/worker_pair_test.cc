@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/compression/compression_spec.h"
+#include "common/model/gate_context.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/needle_prompts.h"
 #include "tests/support/test_model.h"
@@ -19,15 +20,8 @@ ResolvedGates Gates(const std::string& preset, int budget, int prompt_tokens, in
   if (preset != "full") spec.budget_tokens = budget;
   spec.min_prompt_tokens = 0;
   spec.split_max_tokens = 32;
-  const ModelShape& shape = NeedleModel().shape();
-  GateContext context;
-  context.prompt_tokens = prompt_tokens;
+  GateContext context = GateContextOf(NeedleModel().shape(), prompt_tokens, max_tokens);
   context.turn_tokens = turn_tokens;
-  context.max_tokens = max_tokens;
-  context.context = shape.context;
-  context.head_dim = shape.head_dim;
-  context.n_layers = shape.n_layers;
-  context.tsp_layer = shape.tsp_layer;
   absl::StatusOr<ResolvedGates> gates = ResolveGates(spec, context, nullptr);
   EXPECT_TRUE(gates.ok()) << gates.status();
   return *gates;
@@ -79,9 +73,9 @@ class WorkerPair : public testing::TestWithParam<std::string> {
 
 TEST_P(WorkerPair, EqualsTheEngineWithoutServersOrWire) {
   const NeedlePrompt prompt = MakeNeedlePrompt(1500, 0.4, 7);
-  for (const char* preset : {"full", "rocketkv", "sluice", "snapkv", "streaming_llm"}) {
-    SCOPED_TRACE(preset);
-    const PairRequest request = Ask(prompt.ids, preset, 256, 12);
+  for (const Preset& preset : Presets()) {
+    SCOPED_TRACE(preset.name);
+    const PairRequest request = Ask(prompt.ids, preset.name, 256, 12);
     EXPECT_EQ(Run(request), Local(request));
     EXPECT_EQ(last_.finish, "length");
   }
@@ -154,6 +148,25 @@ TEST_P(WorkerPair, AnEvictedHistoryStandsOnItsKeptSet) {
   turn2.parent_turn_id = "unknown";
   turn2.turn_id = "t3";
   Run(turn2);
+  EXPECT_EQ(last_.first.cached_tokens(), 0);
+  EXPECT_EQ(last_.first.history_outcome(), "cold");
+}
+
+// What a rerun keeps is renumbered: the next turn begins from its tokens.
+TEST_P(WorkerPair, ARerunIsNotRemembered) {
+  const NeedlePrompt prompt = MakeNeedlePrompt(1200, 0.5, 5);
+  PairRequest turn1 = Ask(prompt.ids, "gemfilter", 256, 8);
+  turn1.session_id = "s";
+  turn1.turn_id = "t1";
+  std::vector<int32_t> second = prompt.ids;
+  for (int32_t id : Run(turn1)) second.push_back(id);
+  EXPECT_EQ(last_.handed_off.kept().kept_min(), 256);
+  second.insert(second.end(), prompt.ids.end() - 64, prompt.ids.end());
+  PairRequest turn2 = turn1;
+  turn2.prompt_ids = second;
+  turn2.turn_id = "t2";
+  turn2.parent_turn_id = "t1";
+  EXPECT_EQ(Run(turn2), Local(turn2));
   EXPECT_EQ(last_.first.cached_tokens(), 0);
   EXPECT_EQ(last_.first.history_outcome(), "cold");
 }

@@ -5,6 +5,7 @@
 
 #include "common/base/status.h"
 #include "common/compression/selection/selector.h"
+#include "common/model/gate_context.h"
 
 namespace sluice {
 
@@ -55,16 +56,7 @@ std::vector<int32_t> KeptPositions(const Model& model, const KeptLayer& layer, i
 
 absl::StatusOr<ResolvedGates> ResolveFor(const ModelShape& shape, const CompressionSpec& spec,
                                          int prompt_tokens, int max_tokens) {
-  GateContext context;
-  context.prompt_tokens = context.turn_tokens = prompt_tokens;
-  context.max_tokens = max_tokens;
-  context.context = shape.context;
-  context.head_dim = shape.head_dim;
-  context.n_layers = shape.n_layers;
-  context.sliding_window = std::any_of(shape.sliding_window.begin(), shape.sliding_window.end(),
-                                       [](int window) { return window > 0; });
-  context.tsp_layer = shape.tsp_layer;
-  return ResolveGates(spec, context, nullptr);
+  return ResolveGates(spec, GateContextOf(shape, prompt_tokens, max_tokens), nullptr);
 }
 
 absl::StatusOr<std::vector<LocalPrefill>> PrefillTogether(const Model& model,
@@ -155,7 +147,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> GenerateTogether(const Model& 
     rows.push_back({.kv = kv.get(),
                     .selection = request.gates.selection.kind,
                     .token = tokens[i].back(),
-                    .position = LogicalLen(request.first_position + length)});
+                    .position = LogicalLen(PromptEnd(request.gates, request.first_position + length))});
     sequences.push_back(std::move(kv));
   }
   for (int step = 1; step < n; ++step) {

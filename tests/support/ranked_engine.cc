@@ -77,7 +77,7 @@ absl::StatusOr<RankedRun> RunRanked(const RankedModel& model, const std::vector<
                                                .bounds_share = 0.25,
                                                .sliding_windows = model.shape().sliding_window}));
   RankedDecode decode(&model, cache.get());
-  const int length = static_cast<int>(ids.size());
+  const int length = static_cast<int>(ids.size()), end = PromptEnd(gates, length);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RankedSequence> kv,
                           ReceiveRanked(model, run.prompt, gates, length, cache.get(), decode.queues()));
   for (int i = 1; i < n; ++i) {
@@ -85,7 +85,7 @@ absl::StatusOr<RankedRun> RunRanked(const RankedModel& model, const std::vector<
     const RankedDecodeRow row{.kv = kv.get(),
                               .selection = gates.selection.kind,
                               .token = forced.empty() ? run.tokens.back() : forced[i - 1],
-                              .position = LogicalLen(length + i - 1)};
+                              .position = LogicalLen(end + i - 1)};
     SLUICE_ASSIGN_OR_RETURN(std::vector<DecodeResult> results, decode.Run({row}));
     run.tokens.push_back(results[0].token);
     run.logits.emplace_back(results[0].logits.begin(), results[0].logits.end());

@@ -8,9 +8,12 @@ namespace {
 class Full final : public RetentionPolicy {
  public:
   int window(const RetentionGate&) const override { return 0; }
-  int MaxKept(const RetentionGate&, int n_tokens) const override { return n_tokens; }
-  absl::Status Plan(const LayerView& view, const RetentionGate&, Ops& ops, Workspace& workspace,
-                    LayerPlan* plan) const override {
+  int LeastBudget(const RetentionGate&) const override { return 0; }
+  int MaxKept(const RetentionGate&, LayerId, int n_tokens) const override { return n_tokens; }
+
+ private:
+  absl::Status Choose(const LayerView& view, const RetentionGate&, Ops& ops, Workspace& workspace,
+                      LayerPlan* plan) const override {
     return KeepAll(view, ops, workspace, plan);
   }
 };

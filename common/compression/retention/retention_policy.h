@@ -13,6 +13,12 @@
 
 namespace sluice {
 
+struct LayerPlan {
+  TensorView rows;  // [n_kv_heads, capacity] i32 row numbers of the view, ascending; from the workspace;
+                    // stride 0 over heads when shared
+  std::vector<int> kept;  // [n_kv_heads]
+};
+
 // What a gate may see of one layer of one sequence; valid during the call.
 struct LayerView {
   LayerId layer;
@@ -23,11 +29,7 @@ struct LayerView {
   TensorView k;            // [n_kv_heads, n_tokens, head_dim] KV dtype after RoPE
   TensorView window_lse;   // [n_q_heads, window] f32 from the attention op
   int sliding_window = 0;  // 0: none
-};
-
-struct LayerPlan {
-  TensorView rows;        // [n_kv_heads, capacity] i32 row numbers of the view, ascending; from the workspace
-  std::vector<int> kept;  // [n_kv_heads]
+  const LayerPlan* leader = nullptr;  // of the layer whose rows this one may keep as well; null: none
 };
 
 class RetentionPolicy {
@@ -35,10 +37,17 @@ class RetentionPolicy {
   virtual ~RetentionPolicy() = default;
   // Query rows at the end of the prompt whose log-sum-exp the policy reads.
   virtual int window(const RetentionGate& gate) const = 0;
+  // The smallest budget that the gate's other numbers allow.
+  virtual int LeastBudget(const RetentionGate& gate) const = 0;
   // Upper bound of the rows kept per head in a layer of n_tokens rows: what decode reserves.
-  virtual int MaxKept(const RetentionGate& gate, int n_tokens) const = 0;
-  virtual absl::Status Plan(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
-                            LayerPlan* plan) const = 0;
+  virtual int MaxKept(const RetentionGate& gate, LayerId layer, int n_tokens) const = 0;
+  // InvalidArgument when the gate's numbers contradict each other.
+  absl::Status Plan(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
+                    LayerPlan* plan) const;
+
+ private:
+  virtual absl::Status Choose(const LayerView& view, const RetentionGate& gate, Ops& ops,
+                              Workspace& workspace, LayerPlan* plan) const = 0;
 };
 
 const RetentionPolicy& RetentionPolicyOf(RetentionKind kind);

@@ -4,10 +4,7 @@
 // row wins among equal scores.
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status.h"
-#include "common/compression/observation.h"
-#include "common/compression/retention/keep_all.h"
+#include "common/compression/retention/keep_observed.h"
 #include "common/compression/retention/retention_policy.h"
 
 namespace sluice {
@@ -15,24 +12,16 @@ namespace {
 
 class SnapKv final : public RetentionPolicy {
  public:
-  int window(const RetentionGate& gate) const override { return gate.window; }
-  int MaxKept(const RetentionGate& gate, int n_tokens) const override {
+  int window(const RetentionGate& gate) const override { return gate.observation.window; }
+  int LeastBudget(const RetentionGate& gate) const override { return std::max(1, gate.observation.window); }
+  int MaxKept(const RetentionGate& gate, LayerId, int n_tokens) const override {
     return std::min(gate.budget, n_tokens);
   }
-  absl::Status Plan(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
-                    LayerPlan* plan) const override {
-    if (view.n_tokens <= gate.budget) return KeepAll(view, ops, workspace, plan);
-    if (gate.window < 1 || gate.budget < gate.window) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("snapkv: budget ", gate.budget, " cannot hold the window of ", gate.window));
-    }
-    const int64_t heads = view.k.shape[0];
-    SLUICE_ASSIGN_OR_RETURN(TensorView scores,
-                            ObservationScores(view, gate.window, gate.pooling, ops, workspace));
-    SLUICE_ASSIGN_OR_RETURN(plan->rows, workspace.Take(DType::kI32, {heads, gate.budget}));
-    plan->kept.assign(heads, gate.budget);
-    ops.SelectTop(scores, gate.budget - gate.window, gate.window, plan->rows);
-    return absl::OkStatus();
+
+ private:
+  absl::Status Choose(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
+                      LayerPlan* plan) const override {
+    return KeepObserved(view, gate.observation, gate.budget, ops, workspace, plan);
   }
 };
 

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/compression/retention/keep_all.h"
 #include "common/compression/retention/retention_policy.h"
@@ -17,16 +16,15 @@ namespace {
 class StreamingLlm final : public RetentionPolicy {
  public:
   int window(const RetentionGate&) const override { return 0; }
-  int MaxKept(const RetentionGate& gate, int n_tokens) const override {
+  int LeastBudget(const RetentionGate& gate) const override { return gate.sinks + 1; }
+  int MaxKept(const RetentionGate& gate, LayerId, int n_tokens) const override {
     return std::min(gate.budget, n_tokens);
   }
-  absl::Status Plan(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
-                    LayerPlan* plan) const override {
+
+ private:
+  absl::Status Choose(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
+                      LayerPlan* plan) const override {
     if (view.n_tokens <= gate.budget) return KeepAll(view, ops, workspace, plan);
-    if (gate.budget <= gate.sinks) {
-      return absl::InvalidArgumentError(absl::StrCat("streaming_llm: budget ", gate.budget,
-                                                     " leaves no row beside ", gate.sinks, " sinks"));
-    }
     const int64_t heads = view.k.shape[0];
     std::vector<int32_t> rows(heads * gate.budget);
     for (int64_t h = 0; h < heads; ++h) {

@@ -21,6 +21,7 @@ GateContext LongPrompt() {
   context.context = 32768;
   context.head_dim = 128;
   context.n_layers = 32;
+  context.n_kv_heads = 8;
   context.tsp_layer = 15;
   return context;
 }
@@ -126,20 +127,42 @@ TEST(ResolveGatesTest, PresetsAreWhatTheirNamesSay) {
   const RocketSplit split = SplitBudget(16384, 128, 1024, 32768, 128);
   const RetentionGate rocket = {.kind = RetentionKind::kSnapKv,
                                 .budget = split.prompt_budget,
-                                .window = 32,
-                                .sinks = 0,
-                                .pooling = max63};
+                                .observation = {.window = 32, .pooling = max63}};
 
   ResolvedGates want;
   want.budget_tokens = 1024;
   want.method = "snapkv";
   want.retention = {
-      .kind = RetentionKind::kSnapKv, .budget = 1024, .window = 32, .sinks = 0, .pooling = max7};
+      .kind = RetentionKind::kSnapKv, .budget = 1024, .observation = {.window = 32, .pooling = max7}};
   EXPECT_EQ(Resolve(Named("snapkv")), want);
   want.method = "streaming_llm";
-  want.retention = {
-      .kind = RetentionKind::kStreamingLlm, .budget = 1024, .window = 0, .sinks = 4, .pooling = {}};
+  want.retention = {.kind = RetentionKind::kStreamingLlm, .budget = 1024, .sinks = 4};
   EXPECT_EQ(Resolve(Named("streaming_llm")), want);
+  want.method = "h2o";
+  want.retention = {.kind = RetentionKind::kH2o, .budget = 1024, .recent = 512};
+  want.retention.observation.window = 16384;  // every query of the turn
+  EXPECT_EQ(Resolve(Named("h2o")), want);
+  want.method = "chunkkv";
+  want.retention = {.kind = RetentionKind::kChunkKv, .budget = 1024, .chunk = 10};
+  want.retention.observation = {.window = 32, .pooling = {.kind = Pooling::kMax, .kernel = 15}};
+  EXPECT_EQ(Resolve(Named("chunkkv")), want);
+  want.method = "adakv";
+  want.retention = {.kind = RetentionKind::kAdaKv, .budget = 1024, .floor = 0.2f};
+  want.retention.most = 32 + 6548;  // 0.8 of the 992 rows of 8 heads, and 0.2 of its own 992
+  want.retention.observation = {.window = 32, .pooling = max7};
+  EXPECT_EQ(Resolve(Named("adakv")), want);
+  want.method = "fastkv";
+  want.retention = {.kind = RetentionKind::kSnapKv, .budget = 1024};
+  want.retention.observation = {.window = 8, .pooling = max7, .pool_per_head = true};
+  want.propagation = {.kind = PropagationKind::kTsp, .layer = 15, .rows = 3276};
+  want.propagation.observation = want.retention.observation;
+  EXPECT_EQ(Resolve(Named("fastkv")), want);
+  want.method = "gemfilter";
+  want.retention = {};
+  want.propagation = {.kind = PropagationKind::kRerun, .layer = 15, .rows = 1024};
+  want.propagation.observation = {.window = 32, .pooling = {.kind = Pooling::kMax, .kernel = 15}};
+  EXPECT_EQ(Resolve(Named("gemfilter")), want);
+  want.propagation = {};
   want.method = "rocketkv";
   want.retention = rocket;
   want.selection = split.selection;
@@ -148,21 +171,131 @@ TEST(ResolveGatesTest, PresetsAreWhatTheirNamesSay) {
   want.history = HistoryKind::kKeep;
   EXPECT_EQ(Resolve(Named("rocketkv-mt")), want);
   want.method = "sluice-mt";
-  want.retention.pooling = fading;
+  want.retention.observation.pooling = fading;
   EXPECT_EQ(Resolve(Named("sluice-mt")), want);
   want.method = "sluice";
   want.history = HistoryKind::kEvict;
-  want.propagation = {
-      .kind = PropagationKind::kTsp, .layer = 15, .rows = 3276, .window = 32, .pooling = fading};
+  want.propagation = {.kind = PropagationKind::kTsp,
+                      .layer = 15,
+                      .rows = 3276,
+                      .observation = {.window = 32, .pooling = fading}};
   EXPECT_EQ(Resolve(Named("sluice")), want);
-  EXPECT_EQ(Presets().size(), 7u);
+  EXPECT_EQ(Presets().size(), 13u);
+}
+
+int PyramidRows(const RetentionGate& gate, int layer) {
+  return gate.top - layer * gate.step - (layer < gate.shorter ? 1 : 0);
+}
+
+TEST(ResolveGatesTest, APyramidFallsAndSumsToItsBudget) {
+  for (int n_layers : {1, 2, 6, 31, 32}) {
+    for (int prompt : {500, 1024, 1100, 4096, 16384}) {
+      for (int budget : {64, 100, 512}) {
+        if (prompt < 2 * budget) continue;
+        GateContext context = LongPrompt();
+        context.n_layers = n_layers;
+        context.tsp_layer.reset();
+        context.prompt_tokens = context.turn_tokens = prompt;
+        CompressionSpec spec = Named("pyramidkv");
+        spec.budget_tokens = budget;
+        const RetentionGate gate = Resolve(spec, context).retention;
+        int sum = 0;
+        for (int layer = 0; layer < n_layers; ++layer) {
+          const int rows = PyramidRows(gate, layer);
+          sum += rows;
+          EXPECT_GE(rows, 8);  // the window
+          EXPECT_LE(rows, prompt);
+          if (layer > 0) EXPECT_LE(rows, PyramidRows(gate, layer - 1) + 1);
+        }
+        EXPECT_EQ(sum, n_layers * budget) << n_layers << " layers, prompt " << prompt;
+      }
+    }
+  }
+}
+
+// The paper's code at n = 4096, capacity 64, 32 layers: 112 - 2 = 110 rows fall by 3 a layer, and exceed the
+// capacity by 7.5 rows on average; the steps stay, what is too much goes back.
+TEST(ResolveGatesTest, APyramidHasThePapersSteps) {
+  GateContext context = LongPrompt();
+  context.prompt_tokens = context.turn_tokens = 4096;
+  CompressionSpec spec = Named("pyramidkv");
+  spec.budget_tokens = 64;
+  const RetentionGate gate = Resolve(spec, context).retention;
+  EXPECT_EQ(gate.step, 3);
+  EXPECT_EQ(gate.top, 8 + 110 - 7);
+  EXPECT_EQ(gate.shorter, 16);
+}
+
+TEST(ResolveGatesTest, ParametersOfMethodsArriveAndAreChecked) {
+  CompressionSpec spec = Named("chunkkv");
+  spec.chunk = 20;
+  spec.reuse = 2;
+  spec.round_weights = true;
+  RetentionGate gate = Resolve(spec).retention;
+  EXPECT_EQ(gate.chunk, 20);
+  EXPECT_EQ(gate.reuse, 2);
+  EXPECT_TRUE(gate.observation.round_weights);
+  spec.chunk = 0;
+  EXPECT_THAT(Refusal(spec), HasSubstr("chunk 0"));
+  spec.chunk = 1;
+  spec.reuse = 33;
+  EXPECT_THAT(Refusal(spec), HasSubstr("reuse 33"));
+  spec = Named("adakv");
+  spec.head_floor = 1;
+  EXPECT_EQ(Resolve(spec).retention.most, 1024);  // all heads alike
+  spec.head_floor = -0.1;
+  EXPECT_THAT(Refusal(spec), HasSubstr("head_floor -0.1"));
+  spec = Named("chunkkv");
+  EXPECT_FALSE(Resolve(spec).retention.one_set);
+  spec.one_set = true;
+  EXPECT_TRUE(Resolve(spec).retention.one_set);
+}
+
+TEST(ResolveGatesTest, RerunTakesTheBudgetOrARate) {
+  CompressionSpec spec = Named("gemfilter");
+  spec.budget_tokens = 300;
+  ResolvedGates gates = Resolve(spec);
+  EXPECT_EQ(gates.propagation.rows, 300);
+  EXPECT_EQ(gates.budget_tokens, 300);
+  spec.tsp_rate = 0.25;
+  EXPECT_EQ(Resolve(spec).propagation.rows, 4096);
+  // What the later gates see is the shorter prompt.
+  spec.selection = SelectionKind::kHsa;
+  EXPECT_EQ(Resolve(spec).selection, SplitHsa(4096 + 128, 300, 128));
+  spec.retention = RetentionKind::kSnapKv;
+  EXPECT_EQ(Resolve(spec).retention.budget, SplitBudget(4096, 128, 300, 32768, 128).prompt_budget);
+}
+
+TEST(ResolveGatesTest, RawScoresAreOfRerunAndDoNotFade) {
+  CompressionSpec spec = Named("gemfilter");
+  spec.raw_scores = true;
+  spec.window = 1;
+  spec.pooling = Pooling{.kind = Pooling::kAvg, .kernel = 5};
+  EXPECT_TRUE(Resolve(spec).propagation.observation.raw);
+  spec.pooling = Pooling{.kind = Pooling::kFading};
+  EXPECT_THAT(Refusal(spec), HasSubstr("cannot fade"));
+  spec = Named("fastkv");
+  spec.raw_scores = true;
+  EXPECT_THAT(Refusal(spec), HasSubstr("raw_scores ranks the rows of rerun only"));
+}
+
+// Nothing of a rerun is remembered, so that a later turn begins like a first one.
+TEST(ResolveGatesTest, RerunServesEveryTurn) {
+  const ResolvedGates first = Resolve(Named("gemfilter"));
+  GateContext context = LongPrompt();
+  context.prompt_tokens = 20000;
+  context.turn_tokens = 20;
+  const ResolvedGates second = Resolve(Named("gemfilter"), context, &first);
+  EXPECT_EQ(second.propagation.kind, PropagationKind::kRerun);
+  EXPECT_EQ(second.propagation.rows, 1024);
+  EXPECT_EQ(second.propagation.observation.window, 20);
+  EXPECT_EQ(second.off_reason, "");
 }
 
 TEST(ResolveGatesTest, AnUnknownPresetListsTheNames) {
-  EXPECT_THAT(
-      Refusal(Named("rocket")),
-      HasSubstr("unknown preset \"rocket\"; known are full, snapkv, streaming_llm, rocketkv, rocketkv-mt, "
-                "sluice, sluice-mt"));
+  const std::string refusal = Refusal(Named("rocket"));
+  EXPECT_THAT(refusal, HasSubstr("unknown preset \"rocket\"; known are full, snapkv, streaming_llm, "));
+  for (const Preset& preset : Presets()) EXPECT_THAT(refusal, HasSubstr(preset.name));
 }
 
 TEST(ResolveGatesTest, OverriddenKindsAreCustomOverriddenNumbersAreNot) {
@@ -170,7 +303,7 @@ TEST(ResolveGatesTest, OverriddenKindsAreCustomOverriddenNumbersAreNot) {
   spec.pooling = Pooling{.kind = Pooling::kFading};
   spec.budget_tokens = 256;
   EXPECT_EQ(Resolve(spec).method, "rocketkv");
-  EXPECT_EQ(Resolve(spec).retention.pooling, *spec.pooling);
+  EXPECT_EQ(Resolve(spec).retention.observation.pooling, *spec.pooling);
   spec.selection = SelectionKind::kDense;
   EXPECT_EQ(Resolve(spec).method, "custom");
   EXPECT_EQ(Resolve(spec).retention.budget, 256);
@@ -274,9 +407,9 @@ TEST(ResolveGatesTest, TheWindowIsCutToTheTurn) {
   GateContext context = LongPrompt();
   context.turn_tokens = 5;
   const ResolvedGates gates = Resolve(Named("sluice"), context);
-  EXPECT_EQ(gates.retention.window, 5);
-  EXPECT_EQ(gates.propagation.window, 5);
-  EXPECT_EQ(Resolve(Named("streaming_llm"), context).retention.window, 0);
+  EXPECT_EQ(gates.retention.observation.window, 5);
+  EXPECT_EQ(gates.propagation.observation.window, 5);
+  EXPECT_EQ(Resolve(Named("streaming_llm"), context).retention.observation.window, 0);
 }
 
 TEST(ResolveGatesTest, TheWindowIsKeptWhereTheSplitLeavesLess) {
@@ -289,7 +422,7 @@ TEST(ResolveGatesTest, TheWindowIsKeptWhereTheSplitLeavesLess) {
   context.prompt_tokens = context.turn_tokens = 5000;
   ASSERT_LT(SplitBudget(5000, 5, 16, 32768, 128).prompt_budget, 200);
   EXPECT_EQ(Resolve(spec, context).retention.budget, 200);
-  EXPECT_EQ(Resolve(spec, context).retention.window, 200);
+  EXPECT_EQ(Resolve(spec, context).retention.observation.window, 200);
 }
 
 TEST(ResolveGatesTest, TspRowsHoldAtLeastTheWindow) {
@@ -366,8 +499,8 @@ TEST(ResolveGatesTest, AnEvictedHistoryKeepsTurnOnesNumbersButItsOwnWindow) {
   const ResolvedGates second = Resolve(Named("sluice"), context, &first);
   EXPECT_EQ(second.selection, first.selection);
   EXPECT_EQ(second.retention.budget, first.retention.budget);
-  EXPECT_EQ(second.retention.pooling, first.retention.pooling);
-  EXPECT_EQ(second.retention.window, 20);
+  EXPECT_EQ(second.retention.observation.pooling, first.retention.observation.pooling);
+  EXPECT_EQ(second.retention.observation.window, 20);
   EXPECT_EQ(second.budget_tokens, first.budget_tokens);
   EXPECT_EQ(second.propagation, PropagationGate{});
   EXPECT_THAT(second.off_reason, HasSubstr("first turn"));

@@ -15,7 +15,8 @@ constexpr Pooling kNone = {.kind = Pooling::kMax, .kernel = 1};
 constexpr Pooling kFading = {.kind = Pooling::kFading, .kernel = 1, .after = 16, .before = 4};
 
 std::vector<float> Scores(TestLayer& layer, int window, const Pooling& pooling) {
-  auto scores = ObservationScores(layer.view(), window, pooling, layer.ops(), layer.workspace());
+  const Observation observation = {.window = window, .pooling = pooling};
+  auto scores = ObservationScores(layer.view(), observation, layer.ops(), layer.workspace());
   SLUICE_CHECK(scores.ok());
   return layer.Read<float>(*scores);
 }

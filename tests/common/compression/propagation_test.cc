@@ -1,3 +1,4 @@
+// What every propagation method owes.
 #include "common/compression/propagation/propagation_policy.h"
 
 #include <algorithm>
@@ -9,42 +10,77 @@
 namespace sluice {
 namespace {
 
-PropagationGate Tsp(int rows) {
-  return {.kind = PropagationKind::kTsp, .layer = 3, .rows = rows, .window = 8, .pooling = {.kernel = 7}};
+PropagationGate GateOf(PropagationKind kind, int rows, int window, bool raw) {
+  return {.kind = kind,
+          .layer = 3,
+          .rows = rows,
+          .observation = {.window = window, .pooling = {.kernel = 7}, .raw = raw}};
 }
 
 TEST(PropagationTest, NoneHasNoPolicy) { EXPECT_EQ(PropagationPolicyOf(PropagationKind::kNone), nullptr); }
 
-class TspConformance : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
-
-TEST_P(TspConformance, RowsAscendAndEndWithTheWindow) {
-  const auto [n, rows, group] = GetParam();
-  TestLayer layer({.group = group, .n = n}, 2);
-  const PropagationPolicy& policy = *PropagationPolicyOf(PropagationKind::kTsp);
-  EXPECT_EQ(policy.window(Tsp(rows)), 8);
-  TensorView chosen;
-  const absl::Status status = policy.Rows(layer.view(), Tsp(rows), layer.ops(), layer.workspace(), &chosen);
-  ASSERT_TRUE(status.ok()) << status;
-  ASSERT_EQ(chosen.rank, 1);
-  ASSERT_EQ(chosen.shape[0], rows);
-  const std::vector<int32_t> got = layer.Read<int32_t>(chosen);
-  for (int i = 1; i < rows; ++i) ASSERT_LT(got[i - 1], got[i]);
-  EXPECT_GE(got.front(), 0);
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(got[rows - 8 + i], n - 8 + i);
+TEST(PropagationTest, OnlyRerunRestarts) {
+  EXPECT_FALSE(PropagationPolicyOf(PropagationKind::kTsp)->restarts());
+  EXPECT_TRUE(PropagationPolicyOf(PropagationKind::kRerun)->restarts());
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, TspConformance,
-                         ::testing::Values(std::tuple(300, 60, 1), std::tuple(300, 60, 7),
-                                           std::tuple(300, 299, 3), std::tuple(300, 8, 4),
-                                           std::tuple(9, 8, 8)));
+TEST(PropagationTest, RowsOfALayer) {
+  const PropagationGate none = {}, tsp = GateOf(PropagationKind::kTsp, 60, 8, false),
+                        rerun = GateOf(PropagationKind::kRerun, 60, 8, false);
+  for (int layer = 0; layer < 8; ++layer) {
+    EXPECT_EQ(RowsAt(none, layer, 300), 300);
+    EXPECT_EQ(RowsAt(tsp, layer, 300), layer <= 3 ? 300 : 60);
+    EXPECT_EQ(RowsAt(rerun, layer, 300), 60);
+    EXPECT_EQ(RowsAt(rerun, layer, 40), 40);
+  }
+}
 
-TEST(TspTest, AWindowBeyondItsRowsIsRefused) {
-  TestLayer layer({.n = 300}, 2);
+struct Edge {
+  const char* name;
+  int n, rows, window;
+};
+
+class PropagationConformance : public ::testing::TestWithParam<std::tuple<PropagationKind, bool, Edge, int>> {
+};
+
+TEST_P(PropagationConformance, RowsAscendAndEndWithTheWindow) {
+  const auto& [kind, raw, edge, group] = GetParam();
+  SCOPED_TRACE(edge.name);
+  const int n = edge.n, window = edge.window;
+  TestLayer layer({.group = group, .n = n, .held = window}, 2);
+  const PropagationPolicy& policy = *PropagationPolicyOf(kind);
+  const PropagationGate gate = GateOf(kind, edge.rows, window, raw);
+  EXPECT_EQ(policy.window(gate), window);
   TensorView chosen;
-  EXPECT_EQ(PropagationPolicyOf(PropagationKind::kTsp)
-                ->Rows(layer.view(), Tsp(7), layer.ops(), layer.workspace(), &chosen)
-                .code(),
-            absl::StatusCode::kInvalidArgument);
+  const absl::Status status = policy.Rows(layer.view(), gate, layer.ops(), layer.workspace(), &chosen);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(chosen.rank, 1);
+  ASSERT_EQ(chosen.shape[0], edge.rows);
+  const std::vector<int32_t> got = layer.Read<int32_t>(chosen);
+  for (int i = 1; i < edge.rows; ++i) ASSERT_LT(got[i - 1], got[i]);
+  EXPECT_GE(got.front(), 0);
+  for (int i = 0; i < window; ++i) EXPECT_EQ(got[edge.rows - window + i], n - window + i);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryMethod, PropagationConformance,
+    ::testing::Combine(::testing::Values(PropagationKind::kTsp, PropagationKind::kRerun), ::testing::Bool(),
+                       ::testing::Values(Edge{"a few of many", 300, 60, 8}, Edge{"all but one", 300, 299, 8},
+                                         Edge{"window only", 300, 8, 8}, Edge{"one row", 300, 1, 1},
+                                         Edge{"one row before the window", 9, 8, 8},
+                                         Edge{"two tokens", 2, 1, 1}, Edge{"page border", 65, 64, 8},
+                                         Edge{"wide window", 100, 80, 64}),
+                       ::testing::Values(1, 3, 4, 7, 8)));
+
+TEST(PropagationTest, AWindowBeyondItsRowsIsRefused) {
+  TestLayer layer({.n = 300}, 2);
+  for (PropagationKind kind : {PropagationKind::kTsp, PropagationKind::kRerun}) {
+    TensorView chosen;
+    EXPECT_EQ(PropagationPolicyOf(kind)
+                  ->Rows(layer.view(), GateOf(kind, 7, 8, false), layer.ops(), layer.workspace(), &chosen)
+                  .code(),
+              absl::StatusCode::kInvalidArgument);
+  }
 }
 
 }  // namespace

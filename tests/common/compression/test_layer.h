@@ -34,6 +34,7 @@ struct TestLayerShape {
   int n = 0;
   int held = 8;  // queries in the view
   int sliding_window = 0;
+  int layer = 0;
 };
 
 class TestLayer {
@@ -53,6 +54,7 @@ class TestLayer {
       k_[i] = ToBf16(HashedValue(2 * seed + 1, static_cast<uint32_t>(i)));
     std::iota(positions_.begin(), positions_.end(), 0);
     const int64_t heads = shape.kv_heads * shape.group, d = shape.head_dim;
+    view_.layer = LayerId(shape.layer);
     view_.n_tokens = shape.n;
     view_.sliding_window = shape.sliding_window;
     view_.positions = TensorView::Contiguous(positions_.data(), DType::kI32, {shape.kv_heads, shape.n});
@@ -86,7 +88,10 @@ class TestLayer {
   }
   // The kept rows of each head.
   std::vector<std::vector<int32_t>> Rows(const LayerPlan& plan) {
-    const std::vector<int32_t> all = Read<int32_t>(plan.rows);
+    std::vector<int32_t> all(plan.rows.shape[0] * plan.rows.shape[1]);
+    ops_->Copy(plan.rows,
+               TensorView::Contiguous(all.data(), DType::kI32, {plan.rows.shape[0], plan.rows.shape[1]}));
+    SLUICE_CHECK(ops_->Sync().ok());
     std::vector<std::vector<int32_t>> heads;
     for (size_t h = 0; h < plan.kept.size(); ++h) {
       const auto begin = all.begin() + h * plan.rows.shape[1];

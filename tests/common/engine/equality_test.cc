@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/compression/compression_spec.h"
 #include "tests/support/local_engine.h"
@@ -143,6 +144,52 @@ TEST(Equality, RocketKvWithABudgetForEverythingIsFull) {
   }
 }
 
+TEST(Equality, EveryPresetWithABudgetForEverythingIsFull) {
+  constexpr int kTokens = 16;
+  const Tokens ids = MakeNeedlePrompt(700, 0.4, 8).ids;
+  const int n = static_cast<int>(ids.size());
+  const Tokens full = MustGenerate({.ids = ids}, kTokens);
+  for (const auto& preset : Presets()) {
+    SCOPED_TRACE(preset.name);
+    CompressionSpec spec = Preset(preset.name, 2 * (n + kTokens));
+    if (preset.spec.propagation == PropagationKind::kTsp) spec.tsp_rate = 1;
+    EXPECT_EQ(MustGenerate({.ids = ids, .gates = Resolve(spec, n, kTokens)}, kTokens), full);
+  }
+}
+
+// Every head of every layer holds rows of its own number (adakv), or every layer does (pyramidkv): decode
+// goes on at the same position in all of them.
+TEST(Equality, RaggedRowsDecodeAsTheirOwnNumberSays) {
+  const Model& model = NeedleModel();
+  const Tokens ids = MakeNeedlePrompt(1000, 0.5, 6).ids;
+  const int n = static_cast<int>(ids.size());
+  for (const char* name : {"adakv", "pyramidkv"}) {
+    SCOPED_TRACE(name);
+    const ResolvedGates gates = Resolve(Preset(name, 128), n, 16);
+    auto prefill = PrefillTogether(model, {{.ids = ids, .gates = gates}});
+    ASSERT_TRUE(prefill.ok()) << prefill.status();
+    auto decoder = LocalDecoder::Create(model);
+    ASSERT_TRUE(decoder.ok()) << decoder.status();
+    auto kv = (*decoder)->Receive((*prefill)[0], gates, n);
+    ASSERT_TRUE(kv.ok()) << kv.status();
+    DecodeRow row{.kv = kv->get(), .token = Greedy((*prefill)[0].logits), .position = LogicalLen(n)};
+    ASSERT_TRUE((*decoder)->Step({row}).ok());
+    std::set<int> lengths;
+    int total = 0;
+    for (int layer = 0; layer < model.shape().n_layers; ++layer) {
+      for (int head = 0; head < model.shape().n_kv_heads; ++head) {
+        const KeptLayer& kept = (*prefill)[0].sink->kept[layer];
+        EXPECT_EQ((*kv)->kept(LayerId(layer), head), kept.kept[head] + 1);
+        EXPECT_EQ(KeptPositions(model, kept, head).back(), n - 1);
+        lengths.insert(kept.kept[head]);
+        total += kept.kept[head];
+      }
+    }
+    EXPECT_GT(lengths.size(), 3u);
+    EXPECT_EQ(total, 128 * model.shape().n_layers * model.shape().n_kv_heads);
+  }
+}
+
 TEST(Equality, PropagationOfEveryRowIsNoPropagation) {
   const Tokens ids = MakeNeedlePrompt(1000, 0.6, 4).ids;
   const int n = static_cast<int>(ids.size());
@@ -171,7 +218,7 @@ TEST(Equality, TheLastLayersShortcutChangesNothing) {
     ResolvedGates gates;
     gates.retention.kind = RetentionKind::kSnapKv;
     gates.retention.budget = n - 1;
-    gates.retention.window = window;
+    gates.retention.observation.window = window;
     auto windowed = PrefillTogether(NeedleModel(), {{.ids = ids, .gates = gates}});
     ASSERT_TRUE(windowed.ok()) << windowed.status();
     EXPECT_EQ((*windowed)[0].logits, (*plain)[0].logits);

@@ -12,14 +12,7 @@ namespace {
 // The first eight tokens after the answer prefix, as text.
 std::string Answer(const NeedlePrompt& prompt, const CompressionSpec& spec) {
   const Model& model = NeedleModel();
-  GateContext context;
-  context.prompt_tokens = context.turn_tokens = static_cast<int>(prompt.ids.size());
-  context.max_tokens = 32;
-  context.context = model.shape().context;
-  context.head_dim = model.shape().head_dim;
-  context.n_layers = model.shape().n_layers;
-  context.tsp_layer = model.shape().tsp_layer;
-  auto gates = ResolveGates(spec, context, nullptr);
+  auto gates = ResolveFor(model.shape(), spec, static_cast<int>(prompt.ids.size()), 32);
   EXPECT_TRUE(gates.ok()) << gates.status();
   EXPECT_EQ(gates->off_reason, "");
   auto tokens = Generate(model, {.ids = prompt.ids, .gates = *gates}, 9);
@@ -42,11 +35,20 @@ struct Method {
 std::vector<Method> Methods() {
   CompressionSpec fading = Preset("snapkv", 256);
   fading.pooling = Pooling{.kind = Pooling::kFading};
+  // A kernel that reaches over seven digits.
+  const auto wide = [](CompressionSpec spec) {
+    spec.pooling = Pooling{.kind = Pooling::kMax, .kernel = 15};
+    return spec;
+  };
   return {{"full", {}},
           {"sluice", Preset("sluice", 256)},
           {"rocketkv_256", Preset("rocketkv", 256)},
           {"rocketkv_512", Preset("rocketkv", 512)},
-          {"snapkv_fading_256", fading}};
+          {"snapkv_fading_256", fading},
+          {"gemfilter_512", Preset("gemfilter", 512)},
+          {"adakv_wide_256", wide(Preset("adakv", 256))},
+          {"pyramidkv_wide_512", wide(Preset("pyramidkv", 512))},
+          {"fastkv_wide_256", wide(Preset("fastkv", 256))}};
 }
 
 class Needle : public ::testing::TestWithParam<Method> {};

@@ -26,8 +26,8 @@ ResolvedGates SnapKv(int budget, int window) {
   ResolvedGates gates;
   gates.retention.kind = RetentionKind::kSnapKv;
   gates.retention.budget = budget;
-  gates.retention.window = window;
-  gates.retention.pooling.kernel = 7;
+  gates.retention.observation.window = window;
+  gates.retention.observation.pooling.kernel = 7;
   return gates;
 }
 
@@ -36,7 +36,13 @@ ResolvedGates Tsp(int layer, int rows, int window) {
   gates.propagation.kind = PropagationKind::kTsp;
   gates.propagation.layer = layer;
   gates.propagation.rows = rows;
-  gates.propagation.window = window;
+  gates.propagation.observation.window = window;
+  return gates;
+}
+
+ResolvedGates Rerun(int layer, int rows, int window) {
+  ResolvedGates gates = Tsp(layer, rows, window);
+  gates.propagation.kind = PropagationKind::kRerun;
   return gates;
 }
 
@@ -75,6 +81,8 @@ TEST(PrefillPass, RefusesWhatItCannotDo) {
               HasSubstr("propagation layer 7"));
   EXPECT_THAT(message(Refused({.ids = SomeIds(100), .gates = Tsp(5, 4, 8), .sink = &sink})),
               HasSubstr("propagation rows 4"));
+  EXPECT_THAT(message(Refused({.ids = SomeIds(100), .gates = Rerun(7, 50, 8), .sink = &sink})),
+              HasSubstr("propagation layer 7"));
   sink.wants = true;
   EXPECT_THAT(message(Refused({.ids = SomeIds(100), .gates = Tsp(5, 50, 8), .sink = &sink})),
               HasSubstr("history that is kept"));
@@ -130,12 +138,116 @@ TEST(PrefillPass, RowsThatGoOnKeepTheirPositionsAndTheWindow) {
   for (int layer = 5; layer < 8; ++layer) EXPECT_EQ(KeptPositions(model, kept[layer], 1), onward);
 }
 
+// tsp and rerun choose the same rows in the same layer: what rerun makes of them must be what they make
+// alone.
+TEST(PrefillPass, RerunIsThePrefillOfTheChosenTokens) {
+  const Model& model = NeedleModel();
+  const std::vector<int32_t> ids = SomeIds(500);
+  auto tsp = PrefillTogether(model, {{.ids = ids, .gates = Tsp(3, 120, 32)}});
+  ASSERT_TRUE(tsp.ok()) << tsp.status();
+  std::vector<int32_t> chosen;
+  for (int32_t row : KeptPositions(model, (*tsp)[0].sink->kept[4], 0)) chosen.push_back(ids[row]);
+  ASSERT_EQ(chosen.size(), 120u);
+
+  const ResolvedGates gates = Rerun(3, 120, 32);
+  auto rerun = PrefillTogether(model, {{.ids = ids, .gates = gates}});
+  auto alone = PrefillTogether(model, {{.ids = chosen}});
+  ASSERT_TRUE(rerun.ok() && alone.ok()) << rerun.status();
+  EXPECT_EQ((*rerun)[0].logits, (*alone)[0].logits);
+  std::vector<int32_t> renumbered(120);
+  std::iota(renumbered.begin(), renumbered.end(), 0);
+  ASSERT_EQ((*rerun)[0].sink->kept.size(), 8u);
+  for (const KeptLayer& kept : (*rerun)[0].sink->kept) {
+    EXPECT_EQ(KeptPositions(model, kept, 0), renumbered);
+    EXPECT_EQ(KeptPositions(model, kept, 1), renumbered);
+  }
+  EXPECT_THAT(KeptCeilings(model.kv_shape(), gates, 500), Each(120));
+  EXPECT_EQ(PromptEnd(gates, 500), 120);
+  EXPECT_EQ(PromptEnd(gates, 100), 100);
+  EXPECT_EQ(PromptEnd(Tsp(3, 120, 32), 500), 500);
+  // Decode goes on behind the chosen tokens.
+  auto tokens = Generate(model, {.ids = ids, .gates = gates}, 8), same = Generate(model, {.ids = chosen}, 8);
+  ASSERT_TRUE(tokens.ok() && same.ok()) << tokens.status();
+  EXPECT_EQ(*tokens, *same);
+}
+
+// A retention gate of a rerun sees the chosen tokens only, h2o all of their queries.
+TEST(PrefillPass, RetentionAfterARerun) {
+  for (RetentionKind kind : {RetentionKind::kSnapKv, RetentionKind::kH2o}) {
+    ResolvedGates gates = Rerun(2, 200, 32);
+    gates.retention = SnapKv(64, 32).retention;
+    gates.retention.kind = kind;
+    gates.retention.recent = 32;
+    if (kind == RetentionKind::kH2o) gates.retention.observation.window = 600;
+    auto prefill = PrefillTogether(NeedleModel(), {{.ids = SomeIds(600), .gates = gates}});
+    ASSERT_TRUE(prefill.ok()) << prefill.status();
+    for (const KeptLayer& kept : (*prefill)[0].sink->kept) EXPECT_THAT(kept.kept, Each(64));
+    EXPECT_EQ(KeptPositions(NeedleModel(), (*prefill)[0].sink->kept[7], 1).back(), 199);
+  }
+}
+
+TEST(PrefillPass, OnlyThoseThatRestartAreLookedAt) {
+  const Model& model = NeedleModel();
+  DiscardingSink rerun, plain;
+  auto pass = PrefillPass::Create(&model, {{.ids = SomeIds(300), .gates = Rerun(4, 60, 8), .sink = &rerun},
+                                           {.ids = SomeIds(90, 4), .gates = {}, .sink = &plain}});
+  ASSERT_TRUE(pass.ok()) << pass.status();
+  for (int layer = 0; layer < 5; ++layer) {
+    ASSERT_TRUE((*pass)->RunLayer().ok());
+    EXPECT_EQ((*pass)->layers_done(), 0);
+    EXPECT_FALSE((*pass)->done());
+  }
+  EXPECT_EQ(rerun.layers + plain.layers, 0);
+  ASSERT_TRUE((*pass)->RunLayer().ok());
+  EXPECT_EQ((*pass)->layers_done(), 1);
+  EXPECT_EQ(rerun.layers, 1);
+  EXPECT_EQ(plain.layers, 1);
+}
+
+TEST(PrefillPass, CancellingWhoIsLookedAtLeavesTheOthersAlone) {
+  const Model& model = NeedleModel();
+  for (int cancel_after : {0, 2, 5, 7}) {
+    DiscardingSink rerun, plain;
+    auto pass = PrefillPass::Create(&model, {{.ids = SomeIds(300), .gates = Rerun(4, 60, 8), .sink = &rerun},
+                                             {.ids = SomeIds(90, 4), .gates = {}, .sink = &plain}});
+    ASSERT_TRUE(pass.ok()) << pass.status();
+    for (int layer = 0; layer < cancel_after; ++layer) ASSERT_TRUE((*pass)->RunLayer().ok());
+    (*pass)->Cancel(0);
+    while (!(*pass)->done()) ASSERT_TRUE((*pass)->RunLayer().ok());
+    EXPECT_EQ(plain.layers, 8);
+    auto alone = PrefillTogether(model, {{.ids = SomeIds(90, 4)}});
+    ASSERT_TRUE(alone.ok());
+    EXPECT_EQ(*(*pass)->LastLogits(1), (*alone)[0].logits);
+    EXPECT_EQ((*pass)->LastLogits(0).status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+// Layers in twos and threes: the last group may be short, and the first of each chooses.
+TEST(PrefillPass, LayersReuseTheirLeadersRows) {
+  const Model& model = NeedleModel();
+  ResolvedGates gates = SnapKv(64, 32);
+  gates.retention.kind = RetentionKind::kChunkKv;
+  gates.retention.chunk = 10;
+  for (int reuse : {1, 2, 3}) {
+    gates.retention.reuse = reuse;
+    auto prefill = PrefillTogether(model, {{.ids = SomeIds(400), .gates = gates}});
+    ASSERT_TRUE(prefill.ok()) << prefill.status();
+    const auto& kept = (*prefill)[0].sink->kept;
+    for (int layer = 1; layer < 8; ++layer) {
+      const bool same = KeptPositions(model, kept[layer], 0) == KeptPositions(model, kept[layer - 1], 0);
+      EXPECT_EQ(same, layer % reuse != 0) << "reuse " << reuse << " layer " << layer;
+    }
+  }
+}
+
 // Sequences that lose rows at different layers share a pass: nothing of one shows in another.
 TEST(PrefillPass, SequencesWithDifferentGatesDoNotDisturbEachOther) {
   const std::vector<LocalRequest> requests = {{.ids = SomeIds(300), .gates = Tsp(5, 60, 16)},
                                               {.ids = SomeIds(80, 9)},
                                               {.ids = SomeIds(400, 11), .gates = Tsp(2, 100, 32)},
-                                              {.ids = SomeIds(200, 13), .gates = SnapKv(64, 32)}};
+                                              {.ids = SomeIds(200, 13), .gates = SnapKv(64, 32)},
+                                              {.ids = SomeIds(350, 15), .gates = Rerun(3, 80, 16)},
+                                              {.ids = SomeIds(250, 17), .gates = Rerun(6, 70, 8)}};
   auto together = PrefillTogether(NeedleModel(), requests);
   ASSERT_TRUE(together.ok()) << together.status();
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -196,7 +308,7 @@ TEST(PrefillPass, ScratchBytesBoundsWhatAPassTakesAndNotWildly) {
   auto model = *Model::Load(files.shape, files.weights, &backend, {});
   ResolvedGates both = Tsp(5, 1800, 32);
   both.retention = SnapKv(64, 32).retention;
-  for (const ResolvedGates& gates : {SnapKv(64, 32), both}) {
+  for (const ResolvedGates& gates : {SnapKv(64, 32), both, Rerun(5, 600, 32)}) {
     for (int n : {64, 1000, 2500}) {
       DiscardingSink sink;
       const size_t before = backend.live();

@@ -109,8 +109,9 @@ TEST_P(RankedPreset, KeepsTheSameRowsAndSaysTheSame) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, RankedPreset,
-                         ::testing::Values("full", "snapkv", "streaming_llm", "rocketkv", "rocketkv-mt",
-                                           "sluice", "sluice-mt"),
+                         ::testing::Values("full", "snapkv", "streaming_llm", "h2o", "pyramidkv", "chunkkv",
+                                           "fastkv", "gemfilter", "rocketkv", "rocketkv-mt", "sluice",
+                                           "sluice-mt"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -68,8 +68,21 @@ TEST(StatusCodec, MalformedDetailsAreDropped) {
 ResolvedGates AllFieldsSet() {
   ResolvedGates gates;
   gates.method = "sluice";
-  gates.propagation = {PropagationKind::kTsp, 5, 100, 32, {Pooling::kFading, 3, 16.5f, 4.25f}};
-  gates.retention = {RetentionKind::kSnapKv, 512, 32, 4, {Pooling::kAvg, 63, 1, 2}};
+  gates.propagation = {
+      PropagationKind::kRerun, 5, 100, {32, {Pooling::kFading, 3, 16.5f, 4.25f}, true, true, true}};
+  gates.retention = {RetentionKind::kH2o,
+                     512,
+                     4,
+                     5,
+                     6,
+                     7,
+                     true,
+                     8,
+                     9,
+                     10,
+                     11,
+                     0.5f,
+                     {32, {Pooling::kAvg, 63, 1, 2}, true, true}};
   gates.selection = {SelectionKind::kHsa, 7, 20, 300};
   gates.history = HistoryKind::kKeep;
   gates.budget_tokens = 1024;
@@ -95,6 +108,9 @@ TEST(GatesCodec, WhatItDoesNotKnowIsNamed) {
   proto = GatesToProto(AllFieldsSet());
   proto.add_off_causes(5);
   EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.off_causes: unknown kind 5");
+  proto = GatesToProto(AllFieldsSet());
+  proto.set_retention_floor(1.5f);
+  EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.retention_floor: 1.5 is not in [0, 1]");
   proto = GatesToProto(AllFieldsSet());
   proto.mutable_retention_pooling()->set_after(-1);
   EXPECT_EQ(GatesFromProto(proto).status().code(), absl::StatusCode::kInvalidArgument);

@@ -62,7 +62,7 @@ def top(s, k):
     order = np.lexsort((np.arange(len(s)), -s))
     cut = s[order[k - 1]]
     others = s[s != cut]
-    if len(others) and np.abs(others - cut).min() <= MARGIN * cut:
+    if len(others) and np.abs(others - cut).min() <= MARGIN * abs(cut):
         return None
     return sorted(int(i) for i in order[:k])
 
