@@ -129,6 +129,33 @@ int32_t Greedy(absl::Span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+absl::StatusOr<GreedyRun> DecodeGreedily(const Model& model, const LocalPrefill& prefill,
+                                         const LocalRequest& request, int n, bool to_end) {
+  const int end = request.first_position + static_cast<int>(request.ids.size());
+  const int history = request.history == nullptr ? 0 : request.history->rows(LayerId(0));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<LocalDecoder> decoder, LocalDecoder::Create(model, /*n_slots=*/1));
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<SequenceKv> kv,
+      decoder->Receive(prefill, request.gates, history + static_cast<int>(request.ids.size())));
+  GreedyRun run;
+  const auto take = [&run](absl::Span<const float> logits) {
+    run.tokens.push_back(Greedy(logits));
+    run.logits.emplace_back(logits.begin(), logits.end());
+  };
+  take(prefill.logits);
+  const std::vector<int32_t>& ends = model.shape().eos_ids;
+  for (int i = 1; i < n; ++i) {
+    if (to_end && std::find(ends.begin(), ends.end(), run.tokens.back()) != ends.end()) break;
+    SLUICE_ASSIGN_OR_RETURN(std::vector<DecodeResult> results,
+                            decoder->Step({{.kv = kv.get(),
+                                            .selection = request.gates.selection.kind,
+                                            .token = run.tokens.back(),
+                                            .position = LogicalLen(end + i - 1)}}));
+    take(results[0].logits);
+  }
+  return run;
+}
+
 absl::StatusOr<std::vector<std::vector<int32_t>>> GenerateTogether(const Model& model,
                                                                    const std::vector<LocalRequest>& requests,
                                                                    int n) {

@@ -95,6 +95,21 @@ class LocalDecoder {
 
 int32_t Greedy(absl::Span<const float> logits);
 
+// Two ways to compute logits, each off by a quarter at most, may part at a token that is worth less than this
+// more than the other's.
+inline constexpr float kUndecided = 0.5f;
+
+// Greedy tokens, each with the logits of which it is the best.
+struct GreedyRun {
+  std::vector<int32_t> tokens;
+  std::vector<std::vector<float>> logits;
+  // How much more its i-th token is worth to it than another.
+  float MarginOver(size_t i, int32_t token) const { return logits[i][tokens[i]] - logits[i][token]; }
+};
+// Up to n tokens after `prefill`, which is of `request`; to_end: no further than the end of the answer.
+absl::StatusOr<GreedyRun> DecodeGreedily(const Model& model, const LocalPrefill& prefill,
+                                         const LocalRequest& request, int n, bool to_end);
+
 // n greedy tokens of every request: one prefill pass, then decode steps of one batch.
 absl::StatusOr<std::vector<std::vector<int32_t>>> GenerateTogether(const Model& model,
                                                                    const std::vector<LocalRequest>& requests,

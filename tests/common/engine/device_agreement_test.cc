@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/compression/compression_spec.h"
@@ -22,59 +24,27 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-constexpr int kSurelyEqual = 16;    // tokens
-constexpr float kUndecided = 0.5f;  // logits: one error of 0.25 on each side
+constexpr int kSurelyEqual = 16;  // tokens
 
-struct Decoded {
-  Tokens tokens;
-  std::vector<float> margins;  // of each token over the next best
-};
-
-void Take(absl::Span<const float> logits, Decoded* out) {
-  std::vector<float> best(logits.begin(), logits.end());
-  std::nth_element(best.begin(), best.begin() + 1, best.end(), std::greater<float>());
-  out->tokens.push_back(Greedy(logits));
-  out->margins.push_back(best[0] - best[1]);
+// Where the texts part: the first token that differs, or none.
+std::optional<size_t> Parting(const GreedyRun& cpu, const GreedyRun& gpu) {
+  for (size_t i = 0; i < std::min(cpu.tokens.size(), gpu.tokens.size()); ++i)
+    if (cpu.tokens[i] != gpu.tokens[i]) return i;
+  return std::nullopt;
 }
 
-// Up to n greedy tokens, ending with the end of the answer; `prefill` is of `request`.
-Decoded Decode(const Model& model, const LocalPrefill& prefill, const LocalRequest& request, int n) {
-  const int end = request.first_position + static_cast<int>(request.ids.size());
-  auto decoder = LocalDecoder::Create(model, 2);
-  EXPECT_TRUE(decoder.ok()) << decoder.status();
-  auto kv = (*decoder)->Receive(prefill, request.gates, end);
-  EXPECT_TRUE(kv.ok()) << kv.status();
-  Decoded out;
-  Take(prefill.logits, &out);
-  const std::vector<int32_t>& ends = model.shape().eos_ids;
-  for (int i = 1; i < n && std::find(ends.begin(), ends.end(), out.tokens.back()) == ends.end(); ++i) {
-    auto logits = (*decoder)->Step({{.kv = kv->get(),
-                                     .selection = request.gates.selection.kind,
-                                     .token = out.tokens.back(),
-                                     .position = LogicalLen(end + i - 1)}});
-    EXPECT_TRUE(logits.ok()) << logits.status();
-    if (!logits.ok()) break;
-    Take((*logits)[0].logits, &out);
-  }
-  return out;
+std::string Describe(const GreedyRun& cpu, const GreedyRun& gpu) {
+  const std::optional<size_t> at = Parting(cpu, gpu);
+  if (!at) return "same";
+  return absl::StrCat("part at token ", *at, ", where the CPU's margin is ",
+                      cpu.MarginOver(*at, gpu.tokens[*at]));
 }
 
-std::string Describe(const Decoded& cpu, const Decoded& gpu) {
-  const auto [at, other] =
-      std::mismatch(cpu.tokens.begin(), cpu.tokens.end(), gpu.tokens.begin(), gpu.tokens.end());
-  if (at == cpu.tokens.end()) return "same";
-  const auto i = at - cpu.tokens.begin();
-  return "part at token " + std::to_string(i) + ", where the CPU's margin is " +
-         std::to_string(cpu.margins[i]);
-}
-
-void ExpectAgreement(const Decoded& cpu, const Decoded& gpu) {
-  for (size_t i = 0; i < std::min(cpu.tokens.size(), gpu.tokens.size()); ++i) {
-    if (cpu.tokens[i] == gpu.tokens[i]) continue;
-    EXPECT_GE(static_cast<int>(i), kSurelyEqual) << Describe(cpu, gpu);
-    EXPECT_LT(cpu.margins[i], kUndecided) << Describe(cpu, gpu);
-    return;
-  }
+void ExpectAgreement(const GreedyRun& cpu, const GreedyRun& gpu) {
+  const std::optional<size_t> at = Parting(cpu, gpu);
+  if (!at) return;
+  EXPECT_GE(static_cast<int>(*at), kSurelyEqual) << Describe(cpu, gpu);
+  EXPECT_LT(cpu.MarginOver(*at, gpu.tokens[*at]), kUndecided) << Describe(cpu, gpu);
 }
 
 class DeviceAgreement : public ::testing::TestWithParam<const char*> {
@@ -94,7 +64,7 @@ class DeviceAgreement : public ::testing::TestWithParam<const char*> {
     auto gates = ResolveFor(cpu.shape(), spec, static_cast<int>(ids.size()), 32);
     ASSERT_TRUE(gates.ok()) << gates.status();
     const int split = gates->history == HistoryKind::kKeep ? static_cast<int>(ids.size()) * 2 / 3 : 0;
-    Decoded decoded[2];
+    GreedyRun decoded[2];
     for (int d = 0; d < 2; ++d) {
       const Model& model = d == 0 ? cpu : gpu;
       std::vector<LocalPrefill> first;
@@ -111,7 +81,9 @@ class DeviceAgreement : public ::testing::TestWithParam<const char*> {
                                  .first_position = split};
       auto prefill = PrefillTogether(model, {request});
       ASSERT_TRUE(prefill.ok()) << prefill.status();
-      decoded[d] = Decode(model, (*prefill)[0], request, 32);
+      auto run = DecodeGreedily(model, (*prefill)[0], request, 32, /*to_end=*/true);
+      ASSERT_TRUE(run.ok()) << run.status();
+      decoded[d] = *std::move(run);
     }
     std::cout << GetParam() << ", " << ids.size() << " tokens: " << Describe(decoded[0], decoded[1]) << "\n";
     ExpectAgreement(decoded[0], decoded[1]);

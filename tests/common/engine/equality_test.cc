@@ -68,6 +68,29 @@ void ExpectBest(const std::vector<float>& logits, int32_t token) {
   EXPECT_GE(logits[token], *std::max_element(logits.begin(), logits.end()) - slack);
 }
 
+GreedyRun MustDecode(const LocalRequest& request, int n) {
+  const Model& model = NeedleModel();
+  auto prefill = PrefillTogether(model, {request});
+  EXPECT_TRUE(prefill.ok()) << prefill.status();
+  if (!prefill.ok()) return {};
+  auto run = DecodeGreedily(model, (*prefill)[0], request, n, /*to_end=*/false);
+  EXPECT_TRUE(run.ok()) << run.status();
+  return run.ok() ? *std::move(run) : GreedyRun();
+}
+
+// On a GPU every attention sums in an order of its own: up to a token of which `want` is not sure.
+void ExpectSameTokens(const GreedyRun& want, const Tokens& got) {
+  if (TestDevice() == "cpu") {
+    EXPECT_EQ(got, want.tokens);
+    return;
+  }
+  ASSERT_EQ(got.size(), want.tokens.size());
+  const auto [one, other] = std::mismatch(want.tokens.begin(), want.tokens.end(), got.begin());
+  if (one == want.tokens.end()) return;
+  const size_t at = one - want.tokens.begin();
+  EXPECT_LT(want.MarginOver(at, *other), kUndecided) << "token " << at;
+}
+
 TEST(Equality, OnePassOverEightPromptsIsEightPasses) {
   std::vector<LocalRequest> requests;
   for (Tokens& ids : Prompts()) requests.push_back({.ids = std::move(ids)});
@@ -140,7 +163,7 @@ TEST(Equality, RocketKvWithABudgetForEverythingIsFull) {
     const int n = static_cast<int>(ids.size());
     const ResolvedGates gates = Resolve(Preset("rocketkv", 2 * (n + kTokens)), n, kTokens);
     ASSERT_EQ(gates.selection.kind, SelectionKind::kHsa);
-    EXPECT_EQ(MustGenerate({.ids = ids, .gates = gates}, kTokens), MustGenerate({.ids = ids}, kTokens));
+    ExpectSameTokens(MustDecode({.ids = ids}, kTokens), MustGenerate({.ids = ids, .gates = gates}, kTokens));
   }
 }
 
@@ -148,12 +171,12 @@ TEST(Equality, EveryPresetWithABudgetForEverythingIsFull) {
   constexpr int kTokens = 16;
   const Tokens ids = MakeNeedlePrompt(700, 0.4, 8).ids;
   const int n = static_cast<int>(ids.size());
-  const Tokens full = MustGenerate({.ids = ids}, kTokens);
+  const GreedyRun full = MustDecode({.ids = ids}, kTokens);
   for (const auto& preset : Presets()) {
     SCOPED_TRACE(preset.name);
     CompressionSpec spec = Preset(preset.name, 2 * (n + kTokens));
     if (preset.spec.propagation == PropagationKind::kTsp) spec.tsp_rate = 1;
-    EXPECT_EQ(MustGenerate({.ids = ids, .gates = Resolve(spec, n, kTokens)}, kTokens), full);
+    ExpectSameTokens(full, MustGenerate({.ids = ids, .gates = Resolve(spec, n, kTokens)}, kTokens));
   }
 }
 
