@@ -126,6 +126,7 @@ absl::Status ReceiveLoop::Reserve(const Offer& offer) {
   if (!(gates == generation->gates)) {
     return absl::FailedPreconditionError("gates: prefill and router disagree on the request's gates");
   }
+  SLUICE_RETURN_IF_ERROR(CheckNumbers(gates.selection, shape_.head_dim));
   const SamplingParams& sampling = generation->sampling;
   const int left = std::max(0, sampling.max_tokens - static_cast<int>(generation->emitted.size()));
   const int growth = std::min(left, kGrowthRows);

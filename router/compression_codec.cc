@@ -63,7 +63,9 @@ absl::StatusOr<CompressionSpec> SpecFromProto(const v1::CompressionSpec& proto) 
   if (proto.retention().has_head_floor()) spec.head_floor = proto.retention().head_floor();
   if (proto.retention().has_one_set()) spec.one_set = proto.retention().one_set();
   SLUICE_RETURN_IF_ERROR(
-      ReadKind("selection.kind", proto.selection().kind(), SelectionKind::kHsa, &spec.selection));
+      ReadKind("selection.kind", proto.selection().kind(), SelectionKind::kExactTopKGroup, &spec.selection));
+  if (proto.selection().has_page()) spec.selection_page = proto.selection().page();
+  if (proto.selection().has_channels()) spec.selection_channels = proto.selection().channels();
   SLUICE_RETURN_IF_ERROR(ReadKind("history", proto.history(), HistoryKind::kKeep, &spec.history));
   if (proto.has_window()) spec.window = proto.window();
   if (proto.has_pooling()) {

@@ -13,6 +13,8 @@ namespace {
 constexpr int kSinks = 4;     // of streaming_llm
 constexpr int kPyramid = 20;  // pyramidkv: the highest layer keeps 1 / 20 of the budget
 constexpr int kMaxChunk = 1024;
+constexpr int kQuestPage = 16, kQuestLeastPages = 3, kMaxPage = 1024;
+constexpr int kSparqChannels = 16;
 constexpr int kMaxWindow = 1024;
 constexpr int kMaxKernel = 1023;
 constexpr float kMaxReach = 1024;
@@ -41,6 +43,8 @@ CompressionSpec Override(CompressionSpec spec, const CompressionSpec& with) {
   take(&CompressionSpec::raw_scores);
   take(&CompressionSpec::retention);
   take(&CompressionSpec::selection);
+  take(&CompressionSpec::selection_page);
+  take(&CompressionSpec::selection_channels);
   take(&CompressionSpec::history);
   take(&CompressionSpec::window);
   take(&CompressionSpec::pooling);
@@ -102,6 +106,14 @@ absl::Status CheckRanges(const CompressionSpec& spec, const GateContext& context
   if (spec.head_floor && !(*spec.head_floor >= 0 && *spec.head_floor <= 1)) {
     return Invalid("head_floor ", *spec.head_floor, " is not in [0, 1]");
   }
+  if (spec.selection_page && (*spec.selection_page < 2 || *spec.selection_page > kMaxPage)) {
+    return Invalid("selection page ", *spec.selection_page, " is not in [2, 1024]");
+  }
+  if (spec.selection_channels &&
+      (*spec.selection_channels < 1 || *spec.selection_channels > context.head_dim)) {
+    return Invalid("selection channels ", *spec.selection_channels,
+                   " is not in [1, the model's head_dim]: ", context.head_dim);
+  }
   if (spec.min_prompt_tokens && *spec.min_prompt_tokens < 0) {
     return Invalid("min_prompt_tokens ", *spec.min_prompt_tokens, " is negative");
   }
@@ -132,6 +144,26 @@ Observation ObservationOf(const CompressionSpec& spec, int window) {
           .pooling = spec.pooling.value_or(Pooling{}),
           .pool_per_head = spec.pool_per_head.value_or(false),
           .round_weights = spec.round_weights.value_or(false)};
+}
+
+bool IsSparq(SelectionKind kind) {
+  return kind == SelectionKind::kSparq || kind == SelectionKind::kSparqWithoutMean;
+}
+
+// Of every selection that reads few rows but hsa, which has a split of its own.
+SelectionGate ResolveSelection(const CompressionSpec& spec, const GateContext& context, int budget,
+                               SelectionKind kind) {
+  SelectionGate gate = {.kind = kind, .tokens = budget};
+  if (kind == SelectionKind::kQuest) {
+    gate.page = spec.selection_page.value_or(kQuestPage);
+    gate.channels = context.head_dim;
+    // Whole pages. The published floor of three belongs to the published page.
+    gate.tokens = gate.page * std::max(budget / gate.page, spec.selection_page ? 1 : kQuestLeastPages);
+  } else if (IsSparq(kind)) {
+    gate.page = 1;
+    gate.channels = std::min(spec.selection_channels.value_or(kSparqChannels), context.head_dim);
+  }
+  return gate;
 }
 
 // Whether the method ranks rows by what the observation window attends to, and always keeps the window.
@@ -209,6 +241,8 @@ void ResolveNumbers(const CompressionSpec& spec, const GateContext& context, int
     // Without stage one HSA faces the whole cache.
     gates.selection = retention.kind == RetentionKind::kFull ? SplitHsa(prompt + m, budget, context.head_dim)
                                                              : split.selection;
+  } else if (gates.selection.kind != SelectionKind::kDense) {
+    gates.selection = ResolveSelection(spec, context, budget, gates.selection.kind);
   }
   if (retention.kind == RetentionKind::kFull) retention.budget = 0;
   if (retention.kind == RetentionKind::kChunkKv) {
@@ -228,7 +262,7 @@ void ResolveNumbers(const CompressionSpec& spec, const GateContext& context, int
     retention.observation.round_weights = spec.round_weights.value_or(false);
   }
   const bool budgeted =
-      reruns || retention.kind != RetentionKind::kFull || gates.selection.kind == SelectionKind::kHsa;
+      reruns || retention.kind != RetentionKind::kFull || gates.selection.kind != SelectionKind::kDense;
   gates.budget_tokens = budgeted ? budget : 0;
 }
 
@@ -268,17 +302,22 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
     budget =
         std::max({static_cast<int>(context.prompt_tokens * *spec.keep_ratio), kMinBudgetTokens, window + 1});
   }
-  if (gates.selection.kind == SelectionKind::kHsa && context.sliding_window) {
+  if (spec.selection_page && gates.selection.kind != SelectionKind::kQuest) {
+    return Invalid("selection page is quest's: set selection to quest, or leave it out");
+  }
+  if (spec.selection_channels && !IsSparq(gates.selection.kind)) {
+    return Invalid("selection channels are sparq's: set selection to sparq, or leave them out");
+  }
+  if (gates.selection.kind != SelectionKind::kDense && context.sliding_window) {
+    const std::string why =
+        absl::StrCat(NameOf(gates.selection.kind), " is not served on a model with sliding-window layers");
     if (!spec.fallback_full.value_or(false)) {
-      return Invalid(
-          "selection hsa is not served on a model with sliding-window layers: use selection dense "
-          "(preset snapkv), or allow the fallback");
+      return Invalid("selection ", why, ": use selection dense (preset snapkv), or allow the fallback");
     }
     gates.selection.kind = SelectionKind::kDense;
-    Off(OffCause::kSlidingWindow, "selection is off: hsa is not served on a model with sliding-window layers",
-        gates);
+    Off(OffCause::kSlidingWindow, absl::StrCat("selection is off: ", why), gates);
   }
-  if (Observes(gates.retention.kind) && gates.selection.kind == SelectionKind::kDense && budget <= window) {
+  if (Observes(gates.retention.kind) && gates.selection.kind != SelectionKind::kHsa && budget <= window) {
     return Invalid("budget_tokens ", budget, absl::StrCat(" leaves no row beside the window of ", window),
                    ": raise budget_tokens or lower window");
   }

@@ -23,7 +23,9 @@ struct CompressionSpec {
   std::optional<bool> raw_scores;  // rerun ranks by q.k instead of attention weights
   std::optional<RetentionKind> retention;
   std::optional<SelectionKind> selection;
-  std::optional<HistoryKind> history;  // default: keep, or evict where propagation is asked for
+  std::optional<int> selection_page;      // rows of a page of quest; default 16
+  std::optional<int> selection_channels;  // r of sparq; default 16
+  std::optional<HistoryKind> history;     // default: keep, or evict where propagation is asked for
   std::optional<int> window;
   std::optional<Pooling> pooling;     // of retention and propagation, as are the next two
   std::optional<bool> pool_per_head;  // before query heads are summed over a group
@@ -48,7 +50,7 @@ struct GateContext {
   int head_dim = 0;
   int n_layers = 0;
   int n_kv_heads = 0;
-  bool sliding_window = false;   // any layer has one: HSA is not served there
+  bool sliding_window = false;   // any layer has one: only dense selection is served there
   std::optional<int> tsp_layer;  // the model's own, if known
 };
 

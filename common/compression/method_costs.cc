@@ -6,6 +6,7 @@
 
 #include "common/compression/propagation/propagation_policy.h"
 #include "common/compression/retention/retention_policy.h"
+#include "common/compression/selection/selector.h"
 
 namespace sluice {
 namespace {
@@ -27,7 +28,8 @@ StepCosts StepCostsOf(const SelectionGate& gate, int head_dim, double rows) {
     case SelectionKind::kQuest:
       return {pages, pages / 2 + chosen};
     case SelectionKind::kSparq:
-      return {rows / 2 + 0.5, rows * channels + chosen + 0.5};
+      // The sum of the values, in f32, is as long as a row of K,V.
+      return {rows / 2 + 1, rows * channels + chosen + 1};
     case SelectionKind::kSparqWithoutMean:
       return {rows / 2, rows * channels + chosen};
     case SelectionKind::kExactTopK:
@@ -48,9 +50,9 @@ void SelectionFormulas(SelectionKind kind, MethodFormulas* out) {
     case SelectionKind::kHsa:
       return set("kept (1 + 1/p), p = 1: kept 3/2", "kept k1/(2 p D) + k2");
     case SelectionKind::kQuest:
-      return set("kept (1 + 1/p)", "kept/(2 p) + k");
+      return set("kept (1 + 1/p)", "kept/(2 p) + k; kept in 2 layers");
     case SelectionKind::kSparq:
-      return set("kept 3/2 + 1/2", "kept r/(2 D) + k + 1/2");
+      return set("kept 3/2 + 1", "kept r/(2 D) + k + 1");
     case SelectionKind::kSparqWithoutMean:
       return set("kept 3/2", "kept r/(2 D) + k");
     case SelectionKind::kExactTopK:
@@ -104,7 +106,8 @@ MethodCosts CostsOf(const ResolvedGates& gates, const KvShape& shape, int prompt
     costs.kept_rows += kept / shape.n_layers;
     costs.stored_bytes += shape.n_kv_heads * row_bytes * (kept + step.beside);
     costs.wire_bytes += shape.n_kv_heads * kept * (row_bytes + kPositionBytes);
-    costs.read_bytes += shape.n_kv_heads * row_bytes * step.read;
+    const bool whole = layer < SelectorOf(gates.selection.kind).dense_layers();
+    costs.read_bytes += shape.n_kv_heads * row_bytes * (whole ? kept : step.read);
   }
   costs.prefill_share = through / (static_cast<double>(shape.n_layers) * prompt_tokens);
   costs.full_bytes = static_cast<double>(shape.token_bytes()) * prompt_tokens;

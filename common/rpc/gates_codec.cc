@@ -121,7 +121,7 @@ absl::StatusOr<ResolvedGates> GatesFromProto(const internal::v1::ResolvedGates& 
   SLUICE_RETURN_IF_ERROR(ReadSize("retention_most", in.retention_most(), &out.retention.most));
   SLUICE_RETURN_IF_ERROR(ReadShare("retention_floor", in.retention_floor(), &out.retention.floor));
   SLUICE_RETURN_IF_ERROR(
-      ReadEnum("selection_kind", in.selection_kind(), SelectionKind::kHsa, &out.selection.kind));
+      ReadEnum("selection_kind", in.selection_kind(), SelectionKind::kExactTopKGroup, &out.selection.kind));
   SLUICE_RETURN_IF_ERROR(ReadSize("selection_page", in.selection_page(), &out.selection.page));
   SLUICE_RETURN_IF_ERROR(ReadSize("selection_channels", in.selection_channels(), &out.selection.channels));
   SLUICE_RETURN_IF_ERROR(ReadSize("selection_tokens", in.selection_tokens(), &out.selection.tokens));

@@ -81,7 +81,8 @@ class RankedPair : public testing::TestWithParam<PairCase> {
 };
 
 TEST_P(RankedPair, SaysWhatOneRankSays) {
-  for (const char* preset : {"full", "snapkv", "streaming_llm", "rocketkv", "sluice"}) {
+  for (const char* preset :
+       {"full", "snapkv", "streaming_llm", "rocketkv", "sluice", "quest", "sparq", "exact_topk"}) {
     if (std::string(preset) == "sluice" && !One().shape().tsp_layer.has_value()) continue;
     SCOPED_TRACE(preset);
     // A GPU rounds activations: beyond nine tokens of this answer the model is undecided.

@@ -6,15 +6,14 @@
 namespace sluice {
 namespace {
 
-constexpr int kDenseLayers = 2;
-
 class Quest final : public Selector {
  public:
   std::array<int32_t, 4> parameters(const SelectionGate& gate) const override {
     return {gate.page, gate.channels, gate.tokens, 0};
   }
+  int dense_layers() const override { return 2; }
   void Attend(LayerId layer, TensorView q, const PagedKv& cache, Ops& ops, TensorView out) const override {
-    layer.value() < kDenseLayers ? ops.PagedAttention(q, cache, out) : ops.QuestAttention(q, cache, out);
+    layer.value() < dense_layers() ? ops.PagedAttention(q, cache, out) : ops.QuestAttention(q, cache, out);
   }
 };
 

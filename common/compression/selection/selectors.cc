@@ -1,5 +1,6 @@
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "common/compression/selection/selector.h"
 
 namespace sluice {
@@ -31,6 +32,20 @@ const Selector& SelectorOf(SelectionKind kind) {
       return ExactTopKGroupSelection();
   }
   std::abort();  // no such kind
+}
+
+absl::Status CheckNumbers(const SelectionGate& gate, int head_dim) {
+  if (gate.kind == SelectionKind::kDense) return absl::OkStatus();
+  const std::array<int32_t, 4> numbers = SelectorOf(gate.kind).parameters(gate);
+  const bool bounds = gate.kind == SelectionKind::kHsa || gate.kind == SelectionKind::kQuest;
+  const bool sparq = gate.kind == SelectionKind::kSparq || gate.kind == SelectionKind::kSparqWithoutMean;
+  const int least_page = gate.kind == SelectionKind::kQuest ? 2 : 1;
+  const bool page_ok = bounds ? numbers[0] >= least_page : !sparq || numbers[0] == 1;
+  const bool channels_ok = !(bounds || sparq) || (numbers[1] >= 1 && numbers[1] <= head_dim);
+  if (page_ok && channels_ok && numbers[2] >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("gates.selection: ", NameOf(gate.kind), " cannot read ",
+                                                 gate.tokens, " rows by pages of ", gate.page, " and ",
+                                                 gate.channels, " channels of ", head_dim));
 }
 
 }  // namespace sluice

@@ -130,7 +130,8 @@ TEST_P(DeviceAgreement, LongPromptsOfSmolLm2) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, DeviceAgreement,
-                         ::testing::Values("full", "rocketkv", "rocketkv-mt", "sluice", "sluice-mt"),
+                         ::testing::Values("full", "rocketkv", "rocketkv-mt", "sluice", "sluice-mt", "quest",
+                                           "sparq", "exact_topk"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

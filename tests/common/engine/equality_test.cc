@@ -108,8 +108,9 @@ TEST(Equality, DecodingEightSequencesTogetherIsDecodingEachAlone) {
   const std::vector<Tokens> prompts = Prompts();
   std::vector<LocalRequest> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    // Dense and sparse sequences alternate, so that a batch is sorted by kind and put back in order.
-    const CompressionSpec spec = i % 2 == 0 ? CompressionSpec() : Preset("rocketkv", 128);
+    // Kinds of selection alternate, so that a batch is sorted by kind and put back in order.
+    constexpr const char* kPresets[] = {"full", "rocketkv", "quest", "sparq", "exact_topk"};
+    const CompressionSpec spec = i % 5 == 0 ? CompressionSpec() : Preset(kPresets[i % 5], 128);
     requests.push_back({.ids = prompts[i], .gates = Resolve(spec, static_cast<int>(prompts[i].size()), 32)});
   }
   auto together = GenerateTogether(NeedleModel(), requests, 32);
@@ -210,6 +211,22 @@ TEST(Equality, RaggedRowsDecodeAsTheirOwnNumberSays) {
     }
     EXPECT_GT(lengths.size(), 3u);
     EXPECT_EQ(total, 128 * model.shape().n_layers * model.shape().n_kv_heads);
+  }
+}
+
+TEST(Equality, SelectionsThatReadEverythingAreFull) {
+  constexpr int kTokens = 32;
+  for (const Tokens& ids : Prompts()) {
+    const int n = static_cast<int>(ids.size());
+    const Tokens full = MustGenerate({.ids = ids}, kTokens);
+    for (const char* preset : {"quest", "sparq", "exact_topk"}) {
+      SCOPED_TRACE(preset);
+      CompressionSpec spec = Preset(preset, n + kTokens + 16);  // quest: a last page that is not full
+      if (spec.preset == "sparq") spec.selection_channels = NeedleModel().shape().head_dim;
+      const ResolvedGates gates = Resolve(spec, n, kTokens);
+      ASSERT_NE(gates.selection.kind, SelectionKind::kDense);
+      EXPECT_EQ(MustGenerate({.ids = ids, .gates = gates}, kTokens), full);
+    }
   }
 }
 

@@ -48,7 +48,10 @@ std::vector<Method> Methods() {
           {"gemfilter_512", Preset("gemfilter", 512)},
           {"adakv_wide_256", wide(Preset("adakv", 256))},
           {"pyramidkv_wide_512", wide(Preset("pyramidkv", 512))},
-          {"fastkv_wide_256", wide(Preset("fastkv", 256))}};
+          {"fastkv_wide_256", wide(Preset("fastkv", 256))},
+          {"quest_1024", Preset("quest", 1024)},
+          {"sparq_256", Preset("sparq", 256)},
+          {"exact_topk_256", Preset("exact_topk", 256)}};
 }
 
 class Needle : public ::testing::TestWithParam<Method> {};

@@ -111,7 +111,7 @@ TEST_P(RankedPreset, KeepsTheSameRowsAndSaysTheSame) {
 INSTANTIATE_TEST_SUITE_P(Presets, RankedPreset,
                          ::testing::Values("full", "snapkv", "streaming_llm", "h2o", "pyramidkv", "chunkkv",
                                            "fastkv", "gemfilter", "rocketkv", "rocketkv-mt", "sluice",
-                                           "sluice-mt"),
+                                           "sluice-mt", "quest", "sparq", "exact_topk"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
