@@ -180,7 +180,7 @@ TEST(ResolveGatesTest, PresetsAreWhatTheirNamesSay) {
                       .rows = 3276,
                       .observation = {.window = 32, .pooling = fading}};
   EXPECT_EQ(Resolve(Named("sluice")), want);
-  EXPECT_EQ(Presets().size(), 13u);
+  EXPECT_EQ(Presets().size(), 16u);
 }
 
 int PyramidRows(const RetentionGate& gate, int layer) {
