@@ -298,13 +298,17 @@ void BenchDecode(Bench& b, const std::vector<DecodeShape>& shapes) {
     Buffer q = b.Filled(s.batch * s.q * s.d), out = b.Empty(4ul * s.batch * s.q * s.d);
     const TensorView q_view = q.View(DType::kF32, {s.batch, s.q, s.d}),
                      to = out.View(DType::kF32, {s.batch, s.q, s.d});
-    auto bench = [&](const std::string& line, int rows, double bytes, auto op) {
+    auto bench_with = [&](const DecodeShape& shape, const std::string& line, int rows, double bytes,
+                          auto op) {
       if (!b.wants(line)) return;
-      const LayerCaches caches(b, s, rows, bytes);
+      const LayerCaches caches(b, shape, rows, bytes);
       const double seconds = b.Time([&] {
         for (int i = 0; i < caches.layers; ++i) op(caches.Layer(i));
       });
       b.PrintBytes(line, seconds / caches.layers, bytes);
+    };
+    auto bench = [&](const std::string& line, int rows, double bytes, auto op) {
+      bench_with(s, line, rows, bytes, op);
     };
     bench(name + " dense", s.len, 4.0 * s.batch * s.kv * s.d * s.len,
           [&](const PagedKv& cache) { b.ops().PagedAttention(q_view, cache, to); });
@@ -313,6 +317,26 @@ void BenchDecode(Bench& b, const std::vector<DecodeShape>& shapes) {
     bench(name + " hybrid (" + std::to_string(stage_one) + ")", stage_one,
           s.batch * s.kv * (2.0 * s.channels * stage_one / s.page + 4.0 * s.tokens * s.d),
           [&](const PagedKv& cache) { b.ops().HsaAttention(q_view, cache, to); });
+
+    // Of everything, kTokens rows a group or query head, and what they are chosen by.
+    constexpr int kTokens = 1024, kPage = 16, kChannels = 16;
+    auto selecting = [&](int page, int channels) {
+      DecodeShape shape = s;
+      shape.page = page;
+      shape.channels = channels;
+      shape.tokens = kTokens;
+      return shape;
+    };
+    const double a_row = 4.0 * s.batch * s.d * std::min(kTokens, s.len),
+                 keys = 2.0 * s.batch * s.kv * s.d * s.len;
+    bench_with(selecting(kPage, s.d), name + " quest", s.len, keys * 2 / kPage + s.q * a_row,
+               [&](const PagedKv& cache) { b.ops().QuestAttention(q_view, cache, to); });
+    bench_with(selecting(1, kChannels), name + " sparq", s.len, keys * kChannels / s.d + s.kv * a_row,
+               [&](const PagedKv& cache) { b.ops().SparqAttention(q_view, cache, false, to); });
+    bench_with(selecting(kPage, s.d), name + " exact top-k", s.len, keys + s.q * a_row,
+               [&](const PagedKv& cache) { b.ops().TopKAttention(q_view, cache, false, to); });
+    bench_with(selecting(kPage, s.d), name + " exact top-k of groups", s.len, keys + s.kv * a_row,
+               [&](const PagedKv& cache) { b.ops().TopKAttention(q_view, cache, true, to); });
   }
 }
 

@@ -92,6 +92,21 @@ TEST(MethodCostsTest, WithoutRetentionLaterLayersKeepWhatTheyGot) {
   EXPECT_EQ(FormulasOf(gates).kept, "n; behind the tsp layer rate n");
 }
 
+// Everything is kept; a step reads its budget, and what it scores to choose.
+TEST(MethodCostsTest, SelectionsOfEverything) {
+  const double all = kHeads * kRow * kPrompt;
+  // Per page a minimum and a maximum, of which one is read; two layers of 32 are read whole.
+  EXPECT_NEAR(Costs("quest").stored_bytes, all * 17 / 16, 1);
+  EXPECT_NEAR(Costs("quest").read_bytes, all * 2 / 32 + kHeads * kRow * 30 / 32 * (kPrompt / 32 + kBudget),
+              1);
+  // Keys a second time, 16 of 128 channels of which are read; one row for the mean of the values.
+  EXPECT_NEAR(Costs("sparq").stored_bytes, all * 1.5 + kHeads * kRow, 1);
+  EXPECT_NEAR(Costs("sparq").read_bytes, kHeads * kRow * (kPrompt / 16 + kBudget + 1), 1);
+  EXPECT_NEAR(Costs("exact_topk").stored_bytes, all, 1);
+  EXPECT_NEAR(Costs("exact_topk").read_bytes, kHeads * kRow * (kPrompt / 2 + kBudget), 1);
+  for (const char* preset : {"quest", "sparq", "exact_topk"}) EXPECT_EQ(Costs(preset).kept_rows, kPrompt);
+}
+
 TEST(MethodCostsTest, EveryPresetHasFormulas) {
   for (const Preset& preset : Presets()) {
     const MethodFormulas formulas = FormulasOf(KindsOf(preset.spec));
