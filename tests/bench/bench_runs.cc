@@ -65,8 +65,10 @@ absl::StatusOr<std::unique_ptr<DecodeBatch>> DecodeBatch::Create(const Model& mo
                                                                  const PrefillRun& prefill, int most,
                                                                  const RunOptions& options) {
   std::unique_ptr<DecodeBatch> batch(new DecodeBatch(model, prefill, options));
-  // A dense reader needs no bounds: all memory is pages.
-  const double bounds_share = prefill.gates.selection.kind == SelectionKind::kHsa ? 0.25 : 0;
+  // A reader of everything needs no bounds: all memory is pages. Bounds of one row, or of two, are half of
+  // K,V.
+  const int page = prefill.gates.selection.page;
+  const double bounds_share = page == 0 ? 0 : page <= 2 ? 0.34 : 0.25;
   SLUICE_ASSIGN_OR_RETURN(batch->decoder_, LocalDecoder::Create(model, most, options.memory, bounds_share));
   return batch;
 }
@@ -96,8 +98,7 @@ bool DecodeBatch::CanGrow() const {
   };
   const SelectionGate& selection = prefill_.gates.selection;
   return holds(decoder_->cache().pages(), PagedKv::kPageRows) &&
-         (selection.kind != SelectionKind::kHsa ||
-          holds(decoder_->cache().chunks(), DecodeCache::ChunkRows(selection.page)));
+         (selection.page == 0 || holds(decoder_->cache().chunks(), DecodeCache::ChunkRows(selection.page)));
 }
 
 absl::Status DecodeBatch::Step(bool blind) {
