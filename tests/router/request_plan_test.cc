@@ -310,7 +310,9 @@ TEST(CompressionCodec, EveryFieldArrives) {
   proto.mutable_retention()->set_one_set(true);
   proto.mutable_retention()->set_head_floor(0.75);
   proto.set_round_weights(true);
-  proto.mutable_selection()->set_kind(v1::SELECTION_HSA);
+  proto.mutable_selection()->set_kind(v1::SELECTION_EXACT_TOPK_GROUP);
+  proto.mutable_selection()->set_page(9);
+  proto.mutable_selection()->set_channels(10);
   proto.set_history(v1::HISTORY_KEEP);
   proto.set_window(8);
   proto.mutable_pooling()->set_kind(v1::Pooling::FADING);
@@ -335,7 +337,9 @@ TEST(CompressionCodec, EveryFieldArrives) {
   EXPECT_EQ(spec->head_floor, 0.75);
   EXPECT_EQ(spec->round_weights, true);
   EXPECT_EQ(spec->pool_per_head, true);
-  EXPECT_EQ(spec->selection, SelectionKind::kHsa);
+  EXPECT_EQ(spec->selection, SelectionKind::kExactTopKGroup);
+  EXPECT_EQ(spec->selection_page, 9);
+  EXPECT_EQ(spec->selection_channels, 10);
   EXPECT_EQ(spec->history, HistoryKind::kKeep);
   EXPECT_EQ(spec->window, 8);
   EXPECT_EQ(spec->pooling->kind, Pooling::kFading);

@@ -83,7 +83,7 @@ ResolvedGates AllFieldsSet() {
                      11,
                      0.5f,
                      {32, {Pooling::kAvg, 63, 1, 2}, true, true}};
-  gates.selection = {SelectionKind::kHsa, 7, 20, 300};
+  gates.selection = {SelectionKind::kExactTopKGroup, 7, 20, 300};
   gates.history = HistoryKind::kKeep;
   gates.budget_tokens = 1024;
   gates.off_causes = {OffCause::kSlidingWindow, OffCause::kLaterTurn};
