@@ -238,6 +238,34 @@ TEST_F(DecodeCacheTest, FinishWritesAgainRestoresTheLengths) {
   ExpectContents(*kv, 0);
 }
 
+// Sums are of the rows that count: also after a step that added one in some layers and failed.
+TEST_F(DecodeCacheTest, FinishWritesAddsUpTheValuesWhereTheirSumsAreKept) {
+  Make(SomeOptions());
+  auto kv = *cache_->NewSequence({1, 4, 8, 1}, Rows(20));
+  for (int i = 0; i < kHeads; ++i) ASSERT_TRUE(Write(*kv, 0, i / 2, i % 2, 0, 10 + i).ok());
+  int32_t slot = kv->slot();
+  const auto expect_sums = [&](float added) {
+    for (int i = 0; i < kHeads; ++i) {
+      const PagedKv view = cache_->View(LayerId(i / 2), TensorView());
+      float sum = i < 2 ? added : 0;
+      for (int row = 0; row < 10 + i; ++row) sum -= Mark(0, i / 2, i % 2, row);
+      for (int d = 0; d < kDim; ++d)
+        ASSERT_EQ(view.value_sums
+                      .as<float>()[slot * view.value_sums.stride[0] + i % 2 * view.value_sums.stride[1] + d],
+                  sum)
+            << i;
+    }
+  };
+  kv->FinishWrites(1, *ops_);
+  expect_sums(0);
+  std::vector<float> row(2 * kDim, 7);
+  const TensorView one = TensorView::Contiguous(row.data(), DType::kF32, {1, 2, kDim});
+  ops_->AppendKv(one, one, cache_->View(LayerId(0), TensorView::Contiguous(&slot, DType::kI32, {1})));
+  expect_sums(7);
+  kv->FinishWrites(1, *ops_);  // the other layers failed
+  expect_sums(0);
+}
+
 TEST_F(DecodeCacheTest, ReserveAppendIsAllOrNothingAndStopsAtTheContext) {
   DecodeCacheOptions options = SomeOptions();
   options.max_rows = 64;
