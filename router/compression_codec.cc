@@ -66,6 +66,7 @@ absl::StatusOr<CompressionSpec> SpecFromProto(const v1::CompressionSpec& proto) 
       ReadKind("selection.kind", proto.selection().kind(), SelectionKind::kExactTopKGroup, &spec.selection));
   if (proto.selection().has_page()) spec.selection_page = proto.selection().page();
   if (proto.selection().has_channels()) spec.selection_channels = proto.selection().channels();
+  if (proto.selection().has_dense_if_faster()) spec.dense_if_faster = proto.selection().dense_if_faster();
   SLUICE_RETURN_IF_ERROR(ReadKind("history", proto.history(), HistoryKind::kKeep, &spec.history));
   if (proto.has_window()) spec.window = proto.window();
   if (proto.has_pooling()) {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file_lock.h"
-#include "common/compression/resolved_gates.h"
+#include "common/compression/compression_spec.h"
 #include "common/rpc/worker_process.h"
 #include "common/session/memory_store.h"
 #include "common/session/sqlite_store.h"
@@ -24,6 +24,7 @@ struct Options {
   RouterConfig router;
   std::string metrics_listen = "127.0.0.1:7103";
   std::string sessions_db = "sluice-sessions.db";
+  int hsa_pays_from = kDefaultHsaPaysFrom;
   std::string policy = RoutePolicies()[0]->name();
   int max_message_mb = 16;
   int max_sessions = SessionLimits().max_sessions_per_owner;
@@ -75,6 +76,10 @@ void AddFlags(CLI::App* app, Options* options) {
       "SLUICE_MAX_IN_FLIGHT", "Requests")
       ->check(CLI::Range(1, 1 << 20));
   add("--route-policy", options->policy, "one of " + PolicyNames(), "SLUICE_ROUTE_POLICY", "Requests");
+  add("--hsa-pays-from", options->hsa_pays_from,
+      "requests with dense_if_faster read sparsely from so many kept rows beyond their budget on [tokens]",
+      "SLUICE_HSA_PAYS_FROM", "Requests")
+      ->check(CLI::Range(0, 1 << 24));
   add("--work-threads", options->router.work_threads, "threads that tokenise and read sessions",
       "SLUICE_WORK_THREADS", "Requests")
       ->check(CLI::Range(1, 256));
@@ -128,6 +133,7 @@ absl::Status Serve(Options options) {
   config.run.flow.busy_wait = absl::Seconds(options.busy_wait_seconds);
 
   SLUICE_ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(options.model, options.model_name));
+  model.hsa_pays_from = options.hsa_pays_from;
   std::optional<FileLock> claim;
   if (options.sessions_db != "memory") {
     SLUICE_ASSIGN_OR_RETURN(FileLock lock, ClaimSessions(options.sessions_db));

@@ -86,6 +86,7 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
   GateContext context =
       GateContextOf(model.shape, static_cast<int>(plan->prompt_ids.size()), plan->sampling.max_tokens());
   context.turn_tokens = plan->turn_tokens;
+  context.hsa_pays_from = model.hsa_pays_from;
   absl::StatusOr<ResolvedGates> gates =
       ResolveGates(spec, context, remembered.gates.has_value() ? &*remembered.gates : nullptr);
   if (!gates.ok()) {

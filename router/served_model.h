@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/compression/compression_spec.h"
 #include "common/model/model_shape.h"
 #include "common/session/session_store.h"
 #include "common/text/marked_text.h"
@@ -28,8 +29,9 @@ struct ServedModel {
   ModelShape shape;
   std::unique_ptr<Tokenizer> tokenizer;
   RenderFn render;
-  internal::v1::ModelIdentity identity;  // what workers must agree with
-  v1::Model description;                 // for clients
+  internal::v1::ModelIdentity identity;     // what workers must agree with
+  v1::Model description;                    // for clients
+  int hsa_pays_from = kDefaultHsaPaysFrom;  // see GateContext
 };
 
 // path: a Hugging Face directory or a GGUF file. name: as clients call it; empty: the directory's or file's.

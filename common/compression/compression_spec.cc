@@ -60,6 +60,7 @@ CompressionSpec Override(CompressionSpec spec, const CompressionSpec& with) {
   take(&CompressionSpec::split_max_tokens);
   take(&CompressionSpec::subset_coverage);
   take(&CompressionSpec::fallback_full);
+  take(&CompressionSpec::dense_if_faster);
   return spec;
 }
 
@@ -266,6 +267,27 @@ void ResolveNumbers(const CompressionSpec& spec, const GateContext& context, int
   gates.budget_tokens = budgeted ? budget : 0;
 }
 
+bool IsOffFor(const ResolvedGates& gates, OffCause cause) {
+  return std::find(gates.off_causes.begin(), gates.off_causes.end(), cause) != gates.off_causes.end();
+}
+
+// Rows that a step of HSA leaves unread.
+int UnreadRows(const ResolvedGates& gates, const GateContext& context) {
+  const int rows = gates.propagation.kind == PropagationKind::kRerun
+                       ? std::min(context.prompt_tokens, gates.propagation.rows)
+                       : context.prompt_tokens;
+  const bool all = gates.retention.kind == RetentionKind::kFull;
+  return (all ? rows : std::min(gates.retention.budget, rows)) - gates.budget_tokens;
+}
+
+void PreferDense(ResolvedGates& gates) {
+  gates.selection = SelectionGate{};
+  const bool budgeted =
+      gates.retention.kind != RetentionKind::kFull || gates.propagation.kind == PropagationKind::kRerun;
+  if (!budgeted) gates.budget_tokens = 0;
+  Off(OffCause::kDenseIsFaster, "selection is off: reading all kept rows is faster (dense_if_faster)", gates);
+}
+
 }  // namespace
 
 ResolvedGates KindsOf(const CompressionSpec& spec) {
@@ -341,9 +363,13 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
                        previous->history == HistoryKind::kEvict && !reruns;
   ResolvePropagation(spec, context, budget, turn_window, evicted, gates);
 
-  const bool keeps_numbers = evicted && AnyGate(*previous) &&
-                             previous->retention.kind == gates.retention.kind &&
-                             previous->selection.kind == gates.selection.kind;
+  const bool may_be_dense =
+      gates.selection.kind == SelectionKind::kHsa && spec.dense_if_faster.value_or(false);
+  // What an earlier turn decided stays.
+  const bool stays_dense = may_be_dense && evicted && IsOffFor(*previous, OffCause::kDenseIsFaster);
+  const bool keeps_numbers =
+      evicted && AnyGate(*previous) && previous->retention.kind == gates.retention.kind &&
+      previous->selection.kind == (stays_dense ? SelectionKind::kDense : gates.selection.kind);
   if (keeps_numbers) {
     gates.retention = previous->retention;
     gates.selection = previous->selection;
@@ -351,6 +377,8 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
   } else {
     ResolveNumbers(spec, context, budget, window, gates);
   }
+  const bool pays = keeps_numbers || UnreadRows(gates, context) >= context.hsa_pays_from;
+  if (stays_dense || (may_be_dense && !pays)) PreferDense(gates);
   if (Observes(gates.retention.kind)) {
     gates.retention.observation.window = std::min(turn_window, gates.retention.budget);
   } else if (gates.retention.kind == RetentionKind::kH2o) {

@@ -13,6 +13,7 @@ namespace sluice {
 
 inline constexpr int kDefaultBudgetTokens = 1024;
 inline constexpr int kMinBudgetTokens = 16;
+inline constexpr int kDefaultHsaPaysFrom = 500;
 
 // A preset, every field of which may be overridden; or gates one by one.
 struct CompressionSpec {
@@ -40,6 +41,7 @@ struct CompressionSpec {
   std::optional<int> split_max_tokens;   // m of the adaptive split; default min(max_tokens, 128)
   std::optional<bool> subset_coverage;   // allow propagation with history=keep
   std::optional<bool> fallback_full;     // a gate that cannot be served is off, instead of an error
+  std::optional<bool> dense_if_faster;   // selection is off where it would not be faster (see hsa_pays_from)
 };
 
 struct GateContext {
@@ -52,6 +54,9 @@ struct GateContext {
   int n_kv_heads = 0;
   bool sliding_window = false;   // any layer has one: only dense selection is served there
   std::optional<int> tsp_layer;  // the model's own, if known
+  // Rows kept beyond the budget from which sparse reads are faster than dense ones. A property of the
+  // request, never of the batch it lands in: a batch of N answers as N single requests do.
+  int hsa_pays_from = kDefaultHsaPaysFrom;
 };
 
 // The gates' kinds as asked for, and no numbers.

@@ -10,8 +10,8 @@ constexpr const char* kRetentionNames[] = {"full",  "snapkv", "streaming_llm", "
 constexpr const char* kSelectionNames[] = {
     "dense", "hsa", "quest", "sparq", "sparq_without_mean", "exact_topk", "exact_topk_group"};
 constexpr const char* kHistoryNames[] = {"evict", "keep"};
-constexpr const char* kOffCauseNames[] = {"short_prompt", "history_keep", "later_turn", "unknown_layer",
-                                          "sliding_window"};
+constexpr const char* kOffCauseNames[] = {"short_prompt",  "history_keep",   "later_turn",
+                                          "unknown_layer", "sliding_window", "dense_is_faster"};
 
 }  // namespace
 

@@ -21,7 +21,7 @@ const char* NameOf(SelectionKind kind);
 const char* NameOf(HistoryKind kind);
 
 // Why a gate that was asked for is off.
-enum class OffCause { kShortPrompt, kHistoryKeep, kLaterTurn, kUnknownLayer, kSlidingWindow };
+enum class OffCause { kShortPrompt, kHistoryKeep, kLaterTurn, kUnknownLayer, kSlidingWindow, kDenseIsFaster };
 const char* OffCauseName(OffCause cause);  // a label of metrics
 std::vector<std::string> OffCauseNames();
 

@@ -130,7 +130,7 @@ absl::StatusOr<ResolvedGates> GatesFromProto(const internal::v1::ResolvedGates& 
   out.off_reason = in.off_reason();
   for (int value : in.off_causes()) {
     SLUICE_RETURN_IF_ERROR(
-        ReadEnum("off_causes", value, OffCause::kSlidingWindow, &out.off_causes.emplace_back()));
+        ReadEnum("off_causes", value, OffCause::kDenseIsFaster, &out.off_causes.emplace_back()));
   }
   return out;
 }

@@ -313,6 +313,7 @@ TEST(CompressionCodec, EveryFieldArrives) {
   proto.mutable_selection()->set_kind(v1::SELECTION_EXACT_TOPK_GROUP);
   proto.mutable_selection()->set_page(9);
   proto.mutable_selection()->set_channels(10);
+  proto.mutable_selection()->set_dense_if_faster(true);
   proto.set_history(v1::HISTORY_KEEP);
   proto.set_window(8);
   proto.mutable_pooling()->set_kind(v1::Pooling::FADING);
@@ -340,6 +341,7 @@ TEST(CompressionCodec, EveryFieldArrives) {
   EXPECT_EQ(spec->selection, SelectionKind::kExactTopKGroup);
   EXPECT_EQ(spec->selection_page, 9);
   EXPECT_EQ(spec->selection_channels, 10);
+  EXPECT_EQ(spec->dense_if_faster, true);
   EXPECT_EQ(spec->history, HistoryKind::kKeep);
   EXPECT_EQ(spec->window, 8);
   EXPECT_EQ(spec->pooling->kind, Pooling::kFading);

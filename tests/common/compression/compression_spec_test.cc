@@ -476,6 +476,75 @@ TEST(ResolveGatesTest, HsaIsNotServedWithSlidingWindows) {
   EXPECT_EQ(Resolve(Named("snapkv"), context).off_reason, "");
 }
 
+TEST(ResolveGatesTest, DenseIsPreferredWhereFewRowsWouldBeSaved) {
+  CompressionSpec spec = Named("rocketkv");
+  GateContext context = LongPrompt();
+  const ResolvedGates sparse = Resolve(spec, context);
+  const int saved = sparse.retention.budget - 1024;
+  ASSERT_GT(saved, 0);
+  context.hsa_pays_from = saved + 1;
+  EXPECT_EQ(Resolve(spec, context), sparse);  // only on request
+  spec.dense_if_faster = true;
+  ResolvedGates dense = Resolve(spec, context);
+  EXPECT_EQ(dense.selection, SelectionGate{});
+  EXPECT_EQ(dense.retention, sparse.retention);
+  EXPECT_EQ(dense.budget_tokens, 1024);
+  EXPECT_EQ(dense.method, "rocketkv");
+  EXPECT_THAT(dense.off_causes, ElementsAre(OffCause::kDenseIsFaster));
+  EXPECT_THAT(dense.off_reason, HasSubstr("faster"));
+  context.hsa_pays_from = saved;
+  EXPECT_EQ(Resolve(spec, context), sparse);
+  // Without stage one every row of the prompt is kept.
+  spec.retention = RetentionKind::kFull;
+  context.hsa_pays_from = context.prompt_tokens - 1024;
+  EXPECT_EQ(Resolve(spec, context).selection.kind, SelectionKind::kHsa);
+  ++context.hsa_pays_from;
+  dense = Resolve(spec, context);
+  EXPECT_EQ(dense.selection.kind, SelectionKind::kDense);
+  EXPECT_EQ(dense.budget_tokens, 0);  // nothing is left that has one
+}
+
+TEST(ResolveGatesTest, AnEvictedHistoryStaysDenseOnceItWas) {
+  CompressionSpec spec = Named("rocketkv");
+  spec.dense_if_faster = true;
+  GateContext context = LongPrompt();
+  context.hsa_pays_from = 1 << 20;
+  const ResolvedGates first = Resolve(spec, context);
+  ASSERT_THAT(first.off_causes, ElementsAre(OffCause::kDenseIsFaster));
+  context.prompt_tokens += 5000;
+  context.turn_tokens = 5000;
+  context.hsa_pays_from = 0;
+  ResolvedGates second = Resolve(spec, context, &first);
+  EXPECT_EQ(second.retention, first.retention);
+  EXPECT_EQ(second.selection, first.selection);
+  EXPECT_EQ(second.budget_tokens, first.budget_tokens);
+  EXPECT_THAT(second.off_causes, ElementsAre(OffCause::kDenseIsFaster));
+  // Other numbers are those of the method, and its selection stays off.
+  spec.retention = RetentionKind::kStreamingLlm;
+  second = Resolve(spec, context, &first);
+  EXPECT_GT(second.retention.budget, kDefaultBudgetTokens);
+  EXPECT_EQ(second.selection, SelectionGate{});
+  EXPECT_THAT(second.off_causes, ElementsAre(OffCause::kDenseIsFaster));
+  // A request that does not ask for it gets what it asks for.
+  spec = Named("rocketkv");
+  EXPECT_EQ(Resolve(spec, context, &first).selection.kind, SelectionKind::kHsa);
+}
+
+TEST(ResolveGatesTest, AnEvictedHistoryStaysSparseOnceItWas) {
+  CompressionSpec spec = Named("rocketkv");
+  spec.dense_if_faster = true;
+  GateContext context = LongPrompt();
+  context.hsa_pays_from = 0;
+  const ResolvedGates first = Resolve(spec, context);
+  ASSERT_EQ(first.selection.kind, SelectionKind::kHsa);
+  context.prompt_tokens += 5000;
+  context.turn_tokens = 5000;
+  context.hsa_pays_from = 1 << 20;
+  const ResolvedGates second = Resolve(spec, context, &first);
+  EXPECT_EQ(second.selection, first.selection);
+  EXPECT_TRUE(second.off_causes.empty());
+}
+
 TEST(ResolveGatesTest, SeveralReasonsAreAllTold) {
   GateContext context = LongPrompt();
   context.sliding_window = true;

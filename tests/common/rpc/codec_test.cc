@@ -106,8 +106,8 @@ TEST(GatesCodec, WhatItDoesNotKnowIsNamed) {
   proto.set_retention_budget(-1);
   EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.retention_budget: -1 < 0");
   proto = GatesToProto(AllFieldsSet());
-  proto.add_off_causes(5);
-  EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.off_causes: unknown kind 5");
+  proto.add_off_causes(6);
+  EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.off_causes: unknown kind 6");
   proto = GatesToProto(AllFieldsSet());
   proto.set_retention_floor(1.5f);
   EXPECT_EQ(GatesFromProto(proto).status().message(), "gates.retention_floor: 1.5 is not in [0, 1]");
