@@ -86,7 +86,9 @@ TEST(Rendezvous, ARankThatWaitsInTheDriverKeepsNobodyFromASum) {
   OnAll(kRanks, [&](int rank) {
     std::mt19937 random(rank);
     for (int i = 0; i < 300; ++i) {
-      if (random() % 2 == 0) ASSERT_TRUE(driver.Load(rank)) << rank << ": " << i;
+      if (random() % 2 == 0) {
+        ASSERT_TRUE(driver.Load(rank)) << rank << ": " << i;
+      }
       ASSERT_TRUE(meeting
                       .Launch([&] {
                         driver.LaunchSum(rank);
