@@ -361,7 +361,8 @@ TEST(CompressionCodec, WhatASessionRemembersSurvivesTheStore) {
   EXPECT_EQ(*SessionCompressionFromJson(SessionCompressionToJson(compression)), compression);
   ResolvedGates& gates = compression.gates.emplace();
   gates.method = "rocketkv";
-  gates.retention = {.kind = RetentionKind::kSnapKv, .budget = 512};
+  gates.retention.kind = RetentionKind::kSnapKv;
+  gates.retention.budget = 512;
   gates.retention.observation = {.window = 32, .pooling = {Pooling::kFading, 3, 16.3f, 4.1f}};
   gates.selection = {SelectionKind::kHsa, 4, 20, 300};
   absl::StatusOr<SessionCompression> back = SessionCompressionFromJson(SessionCompressionToJson(compression));

@@ -136,30 +136,30 @@ TEST(ResolveGatesTest, PresetsAreWhatTheirNamesSay) {
       .kind = RetentionKind::kSnapKv, .budget = 1024, .observation = {.window = 32, .pooling = max7}};
   EXPECT_EQ(Resolve(Named("snapkv")), want);
   want.method = "streaming_llm";
-  want.retention = {.kind = RetentionKind::kStreamingLlm, .budget = 1024, .sinks = 4};
+  want.retention = {.kind = RetentionKind::kStreamingLlm, .budget = 1024, .sinks = 4, .observation = {}};
   EXPECT_EQ(Resolve(Named("streaming_llm")), want);
   want.method = "h2o";
-  want.retention = {.kind = RetentionKind::kH2o, .budget = 1024, .recent = 512};
+  want.retention = {.kind = RetentionKind::kH2o, .budget = 1024, .recent = 512, .observation = {}};
   want.retention.observation.window = 16384;  // every query of the turn
   EXPECT_EQ(Resolve(Named("h2o")), want);
   want.method = "chunkkv";
-  want.retention = {.kind = RetentionKind::kChunkKv, .budget = 1024, .chunk = 10};
+  want.retention = {.kind = RetentionKind::kChunkKv, .budget = 1024, .chunk = 10, .observation = {}};
   want.retention.observation = {.window = 32, .pooling = {.kind = Pooling::kMax, .kernel = 15}};
   EXPECT_EQ(Resolve(Named("chunkkv")), want);
   want.method = "adakv";
-  want.retention = {.kind = RetentionKind::kAdaKv, .budget = 1024, .floor = 0.2f};
+  want.retention = {.kind = RetentionKind::kAdaKv, .budget = 1024, .floor = 0.2f, .observation = {}};
   want.retention.most = 32 + 6548;  // 0.8 of the 992 rows of 8 heads, and 0.2 of its own 992
   want.retention.observation = {.window = 32, .pooling = max7};
   EXPECT_EQ(Resolve(Named("adakv")), want);
   want.method = "fastkv";
-  want.retention = {.kind = RetentionKind::kSnapKv, .budget = 1024};
+  want.retention = {.kind = RetentionKind::kSnapKv, .budget = 1024, .observation = {}};
   want.retention.observation = {.window = 8, .pooling = max7, .pool_per_head = true};
-  want.propagation = {.kind = PropagationKind::kTsp, .layer = 15, .rows = 3276};
+  want.propagation = {.kind = PropagationKind::kTsp, .layer = 15, .rows = 3276, .observation = {}};
   want.propagation.observation = want.retention.observation;
   EXPECT_EQ(Resolve(Named("fastkv")), want);
   want.method = "gemfilter";
   want.retention = {};
-  want.propagation = {.kind = PropagationKind::kRerun, .layer = 15, .rows = 1024};
+  want.propagation = {.kind = PropagationKind::kRerun, .layer = 15, .rows = 1024, .observation = {}};
   want.propagation.observation = {.window = 32, .pooling = {.kind = Pooling::kMax, .kernel = 15}};
   EXPECT_EQ(Resolve(Named("gemfilter")), want);
   want.propagation = {};
@@ -205,7 +205,9 @@ TEST(ResolveGatesTest, APyramidFallsAndSumsToItsBudget) {
           sum += rows;
           EXPECT_GE(rows, 8);  // the window
           EXPECT_LE(rows, prompt);
-          if (layer > 0) EXPECT_LE(rows, PyramidRows(gate, layer - 1) + 1);
+          if (layer > 0) {
+            EXPECT_LE(rows, PyramidRows(gate, layer - 1) + 1);
+          }
         }
         EXPECT_EQ(sum, n_layers * budget) << n_layers << " layers, prompt " << prompt;
       }
