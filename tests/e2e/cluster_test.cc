@@ -136,9 +136,12 @@ TEST_F(Cluster, EveryPresetAnswersALongPrompt) {
     EXPECT_EQ(report.off_reason(), "");
     EXPECT_FALSE(heard.ids.empty());
     EXPECT_GT(report.wire_bytes(), 0u);
-    if (preset.spec.retention.value_or(RetentionKind::kFull) != RetentionKind::kFull)
+    if (preset.spec.retention.value_or(RetentionKind::kFull) != RetentionKind::kFull) {
       EXPECT_LT(report.kv_bytes_kept(), report.kv_bytes_full() / 2);
-    if (finds.count(preset.name) > 0) EXPECT_THAT(heard.text, HasSubstr(facts[0].second));
+    }
+    if (finds.count(preset.name) > 0) {
+      EXPECT_THAT(heard.text, HasSubstr(facts[0].second));
+    }
   }
   EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
 }
