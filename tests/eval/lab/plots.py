@@ -74,8 +74,11 @@ def _panels(cells, styles, draw_panel, x_label):
         return None
     columns = min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
+    handles = _legend(cells, styles)
     width = max(3.4, 2.35 * columns + 0.3)
-    figure, axes = plt.subplots(rows, columns, figsize=(width, 1.9 * rows + 0.6), sharey=True, squeeze=False,
+    legend_columns = min(len(handles), int(width / 1.15))
+    height = 1.9 * rows + 0.3 + 0.17 * math.ceil(len(handles) / legend_columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height), sharey=True, squeeze=False,
                                 layout="constrained")
     for axis in axes.flat[len(shown):]:
         axis.set_visible(False)
@@ -86,14 +89,17 @@ def _panels(cells, styles, draw_panel, x_label):
         axis.set_yticks(range(0, 101, 25))
     figure.supxlabel(x_label, fontsize=8)
     figure.supylabel("score (%)", fontsize=8)
-    used = [m for m in styles if any(cell["method"] == m for cell in cells)]
-    handles = [Line2D([], [], **styles[m], label=m) for m in used]
+    figure.legend(handles=handles, loc="outside upper center", ncols=legend_columns, handlelength=2.6,
+                  columnspacing=1.2)
+    return figure
+
+
+def _legend(cells, styles):
+    handles = [Line2D([], [], **styles[m], label=m) for m in styles if any(cell["method"] == m for cell in cells)]
     whole = next((cell["method"] for cell in cells if cell["budget"] is None), None)
     if whole:
         handles.insert(0, Line2D([], [], color="black", linewidth=1, linestyle=(0, (5, 2)), label=whole))
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), int(width / 1.15)),
-                  handlelength=2.6, columnspacing=1.2)
-    return figure
+    return handles
 
 
 def _full_line(axis, cells):
@@ -156,7 +162,7 @@ def _heat_map(records, task, budget):
     columns = min(len(methods), 4)
     rows = math.ceil(len(methods) / columns)
     figure, axes = plt.subplots(rows, columns, squeeze=False, sharex=True, sharey=True, layout="constrained", figsize=(
-        (CELL * len(lengths) + 0.35) * columns + 1.1, (0.6 * CELL * DEPTH_BINS + 0.35) * rows + 0.5))
+        max(CELL * len(lengths) + 0.35, 1.4) * columns + 1.1, (0.6 * CELL * DEPTH_BINS + 0.35) * rows + 0.5))
     image = None
     for axis in axes.flat[len(methods):]:
         axis.set_visible(False)
