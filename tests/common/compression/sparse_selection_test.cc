@@ -102,7 +102,10 @@ struct Step {
 };
 
 Step Hashed(int kv_heads, int group, int head_dim, int n, uint32_t seed) {
-  Step step{.kv_heads = kv_heads, .group = group, .head_dim = head_dim};
+  Step step;
+  step.kv_heads = kv_heads;
+  step.group = group;
+  step.head_dim = head_dim;
   step.rows.assign(kv_heads, n);
   const auto of_row = [n, head_dim](uint32_t s) {
     return [=](int head, int row, int d) {
@@ -179,7 +182,7 @@ TEST(SparseSelectionConformance, ReadsWhatItMay) {
           for (int d = 0; d < 64; ++d) {
             const float weight = out[head * 64 + d];
             ASSERT_GE(weight, 0);
-            if (d >= n) ASSERT_EQ(weight, 0) << d;
+            ASSERT_TRUE(d < n || weight == 0) << d;
             read += weight > 0;
             sum += weight;
           }
@@ -191,8 +194,8 @@ TEST(SparseSelectionConformance, ReadsWhatItMay) {
           } else {
             EXPECT_LE(read, std::min(most, n));
           }
-          if (tokens >= n && kind != SelectionKind::kQuest) EXPECT_EQ(read, n);
-          if (tokens / 4 >= (n + 3) / 4) EXPECT_EQ(read, n);
+          const bool all = kind == SelectionKind::kQuest ? tokens / 4 >= (n + 3) / 4 : tokens >= n;
+          EXPECT_TRUE(!all || read == n) << read;
         }
       }
     }
