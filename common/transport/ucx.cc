@@ -385,12 +385,15 @@ absl::StatusOr<TransferId> UcxTransport::Push(PeerId peer, RegionId local, Slice
   if (connection == impl_->connections.end() || ring == impl_->rings.end() ||
       target == impl_->remotes.end() || target->second.peer != peer)
     return absl::NotFoundError("ucx: push between unknown rings");
+  impl_->Enter();
+  // A send that failed tells the error callback at the next progress; until then UCX ends the process if it
+  // is given another one.
+  if (!connection->second.failed && connection->second.worker != nullptr) Impl::Drive(&connection->second);
   if (connection->second.failed || connection->second.closing)
     return absl::UnavailableError(absl::StrCat("ucx: the connection to peer ", peer.value(), " failed"));
   if (!InRange(from.offset, from.bytes, ring->second.bytes) ||
       !InRange(remote_offset, from.bytes, target->second.bytes))
     return absl::OutOfRangeError("ucx: push outside of a ring");
-  impl_->Enter();
   ucp_request_param_t put = {};
   put.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH;
   put.memory_type = Impl::TypeOf(ring->second);
@@ -402,7 +405,8 @@ absl::StatusOr<TransferId> UcxTransport::Push(PeerId peer, RegionId local, Slice
                                      target->second.key, &put));
   // The put's own completion frees the source; only the flush says that the bytes are there.
   ucp_request_param_t flush = {};
-  transfer.flush = Request(ucp_ep_flush_nbx(connection->second.endpoint, &flush));
+  if (transfer.put.status() >= 0)
+    transfer.flush = Request(ucp_ep_flush_nbx(connection->second.endpoint, &flush));
   TransferId id = ++impl_->next_transfer;
   impl_->transfers.emplace(id, std::move(transfer));
   return id;
