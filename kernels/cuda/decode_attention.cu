@@ -192,7 +192,7 @@ __device__ void MergeParts(const DecodeArgs& a, int entry, int kv_head, int n_pa
 #pragma unroll
     for (int p = 0; p < kAtOnce; ++p)
       if (p < n_parts) add(p, at == first ? o[p] : load(p, at));
-#pragma unroll 8
+#pragma unroll 16
     for (int p = kAtOnce; p < n_parts; ++p) add(p, load(p, at));
     const float back = 1 / shared.part_sum[at / kDim];
     a.out.Put(entry, kv_head * values + at, make_float4(y.x * back, y.y * back, y.z * back, y.w * back));
@@ -237,14 +237,13 @@ __device__ void Finish(const DecodeArgs& a, int entry, int kv_head, int part, in
     }
   }
   if (n_parts == 1) return;
+  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();  // for the whole block: its writes are before the barrier
-    shared.last = atomicInc(&a.counters[unit], n_parts - 1) == n_parts - 1u;
-    __threadfence();
-  }
+  if (threadIdx.x == 0) shared.last = atomicInc(&a.counters[unit], n_parts - 1) == n_parts - 1u;
   __syncthreads();
-  if (shared.last) MergeParts(a, entry, kv_head, n_parts, parts, shared);
+  if (!shared.last) return;
+  __threadfence();
+  MergeParts(a, entry, kv_head, n_parts, parts, shared);
 }
 
 // grid (parts at most, heads, batch).
@@ -257,9 +256,9 @@ __global__ __launch_bounds__(kThreads,
   extern __shared__ __align__(128) char memory[];
   auto& shared = *reinterpret_cast<Shared<kDim, kHeads, kRing>*>(memory);
   LetSuccessorStart();
-  // Where blocks have a multiprocessor to themselves, rows that were there before the kernels at work are
-  // fetched before these end. No kernel writes slots or tables; who counts a row has written it.
-  constexpr bool kEarly = kRing == kDeepRing;
+  // Rows that were there before the kernels at work are fetched before these end; many blocks of short rows
+  // are slower so. No kernel writes slots or tables; who counts a row has written it.
+  constexpr bool kEarly = kRing == kDeepRing || kDim == 128;
   const int part = blockIdx.x, head = blockIdx.y, entry = blockIdx.z, slot = a.cache.slots[entry];
   const int32_t* kept = a.cache.kept_len.At(slot, head);
   if (!kEarly) WaitForPredecessor();
