@@ -75,9 +75,9 @@ std::string KeptFormula(const ResolvedGates& gates) {
     case RetentionKind::kStreamingLlm:
       return "4 first + t - 4 last";
     case RetentionKind::kPyramidKv:
-      return "t over all layers, falling from the lowest";
+      return "t on average, falling with the layer";
     case RetentionKind::kAdaKv:
-      return "t over the heads of a layer";
+      return "t on average over a layer's heads";
     case RetentionKind::kH2o:
       return "t/2 + t/2 last";
   }
