@@ -339,10 +339,12 @@ void SendLoop::Run() {
       handed.wire_bytes = result.stats.bytes;
       handed.exposed = now - entry.last_kept;
       spdlog::info(
-          "handoff committed id={} attempt={} kept_mean={:.0f} bytes={} exposed_ms={:.2f} token_ms={:.2f}",
+          "handoff committed id={} attempt={} kept_mean={:.0f} bytes={} exposed_ms={:.2f} token_ms={:.2f} "
+          "filled_ms={:.2f}",
           key.id, key.attempt, handed.kept_mean, handed.wire_bytes,
           absl::ToDoubleMilliseconds(handed.exposed),
-          absl::ToDoubleMilliseconds(entry.sealed_at - entry.last_kept));
+          absl::ToDoubleMilliseconds(entry.sealed_at - entry.last_kept),
+          absl::ToDoubleMilliseconds(entry.filled - entry.last_kept));
       metrics_->kv_transfer_seconds.At(transport_->name())
           .Observe(absl::ToDoubleSeconds(now - entry.offered));
       metrics_->kv_transfer_size_bytes.Observe(static_cast<double>(handed.wire_bytes));
@@ -395,9 +397,11 @@ void SendLoop::Send(PeerId peer, const HandoffMessage& message) {
   if (found != peers_.end()) found->second.stream->Send(message);
 }
 
-absl::StatusOr<uint64_t> SendLoop::FillSlab(const HandoffKey&, const KeptLayer& source,
+absl::StatusOr<uint64_t> SendLoop::FillSlab(const HandoffKey& key, const KeptLayer& source,
                                             const SlabHeader& header, char* slot) {
-  return work_.Fill(source, header, slot);
+  absl::StatusOr<uint64_t> checksum = work_.Fill(source, header, slot);
+  if (auto found = jobs_.find(key.id); found != jobs_.end()) found->second.filled = clock_->Now();
+  return checksum;
 }
 
 void SendLoop::OnProbe(PeerId peer, double bytes_per_second) {

@@ -65,6 +65,7 @@ class SendLoop final : public SenderHost {
     int layers_done = 0;
     bool sealed = false;
     absl::Time last_kept;  // the last layer's rows were ready
+    absl::Time filled;     // the last slab was in its slot
     absl::Time sealed_at;
     absl::Time offered;
     absl::Time park_until;  // without an attempt under way

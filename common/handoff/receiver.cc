@@ -214,7 +214,6 @@ bool HandoffReceiver::Take(Attempt* attempt, const Arrived& arrived, absl::Time 
   if (!scattered.ok()) return end(HandoffReason::kAborted, absl::StrCat("scatter: ", scattered.message()));
   attempt->manifest.Add(slab.header, slab.checksum);
   ++attempt->next_seq;
-  if (slab.header.layer.value() == options_.shape.n_layers - 1) attempt->last_layer = now;
   Reply(peer, slab.slot, SlabAck{slab.ids, slab.seq, slab.slot});
   return true;
 }
@@ -345,11 +344,8 @@ bool HandoffReceiver::Tick(absl::Time now) {
   }
   ReleaseLostRings();
   // What is not proven idle soon may take as long as its peer lives: no reason to hurry.
-  return moved ||
-         std::any_of(attempts_.begin(), attempts_.end(),
-                     [&](const auto& entry) { return now - entry.second.last_layer < kLastWords; }) ||
-         std::any_of(lost_rings_.begin(), lost_rings_.end(),
-                     [&](const LostRing& lost) { return now - lost.since < absl::Seconds(1); });
+  return moved || std::any_of(lost_rings_.begin(), lost_rings_.end(),
+                              [&](const LostRing& lost) { return now - lost.since < absl::Seconds(1); });
 }
 
 int HandoffReceiver::live() const { return static_cast<int>(attempts_.size()); }

@@ -70,7 +70,7 @@ class HandoffReceiver {
   // The owner's cancel. An attempt not offered yet is refused when it comes.
   void Abort(const HandoffKey& key, const std::string& reason, absl::Time now);
 
-  // Moves bytes and checks every clock. True: something is in flight, or a Seal is due; call again soon.
+  // Moves bytes and checks every clock. True: something is in flight, call again soon.
   bool Tick(absl::Time now);
 
   int live() const;                        // reserved attempts that are not ready yet
@@ -111,7 +111,6 @@ class HandoffReceiver {
     int next_seq = 0;              // slabs are scattered in order
     std::map<int, Arrived> early;  // by seq; they wait in their slots
     std::optional<Seal> seal;
-    absl::Time last_layer = absl::InfinitePast();  // a slab of the last layer was taken
     Manifest manifest;
     absl::Time lease_until, deadline;
   };

@@ -9,11 +9,6 @@
 
 namespace sluice {
 
-// Once the last layer is on its way, both ends look for what is left of the hand-off without a pause, for
-// this long after its last step: a client waits, and a thread that sleeps takes a tenth of a millisecond to
-// wake.
-inline constexpr absl::Duration kLastWords = absl::Milliseconds(5);
-
 enum class HandoffReason {
   kNone,  // committed
   kBusy,

@@ -298,14 +298,7 @@ bool HandoffSender::Tick(absl::Time now) {
   }
   for (auto& [peer, why] : std::exchange(broken_, {}))
     if (peers_.contains(peer)) PeerDown(peer, absl::UnavailableError(why), now);
-  return lanes_->busy() || std::any_of(attempts_.begin(), attempts_.end(),
-                                       [&](const auto& e) { return EndIsNear(e.second, now); });
-}
-
-bool HandoffSender::EndIsNear(const Attempt& attempt, absl::Time now) const {
-  if (attempt.state == State::kSealed) return !attempt.orphaned && now - attempt.since < kLastWords;
-  return attempt.state == State::kStreaming && now - attempt.progress < kLastWords &&
-         attempt.layers.size() == static_cast<size_t>(options_.shape.n_layers);
+  return lanes_->busy();
 }
 
 void HandoffSender::SendRenewals(absl::Time now) {

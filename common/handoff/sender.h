@@ -105,8 +105,7 @@ class HandoffSender {
   // Ends with kAborted. Nothing happens when the attempt already has its result.
   void Abort(const HandoffKey& key, const std::string& reason, absl::Time now);
 
-  // Moves bytes and checks every clock. True: something is in flight, or an answer that a client waits for is
-  // due; call again soon.
+  // Moves bytes and checks every clock. True: something is in flight, call again soon.
   bool Tick(absl::Time now);
 
   bool peer_ready(PeerId peer) const;
@@ -195,7 +194,6 @@ class HandoffSender {
   void SendRenewals(absl::Time now);
   bool Drained(Attempt* attempt, absl::Time now);
   void SendIfUp(PeerId peer, const HandoffMessage& message);
-  bool EndIsNear(const Attempt& attempt, absl::Time now) const;
 
   const HandoffSenderOptions options_;
   KvTransport* const transport_;
