@@ -6,9 +6,9 @@
   torch_peers.py --check                              the checks alone; on a CPU without a GPU
 
 Decode is one CUDA graph a step over compiled layer functions and the fastest of cuDNN's, flash and a Triton split-KV
-attention; gptfast repeats K and V to all query heads in math attention instead; tuned lets Inductor write the
-matrix-vector kernels of batch 1, which compile for half a minute. All contexts are exactly as long as the cache and
-known: the best case. Every figure is the median of graph replays or of whole prefills.
+attention; tuned lets Inductor write the matrix-vector kernels of batch 1; gptfast, with those, repeats K and V to all
+query heads in math attention. All contexts are exactly as long as the cache and known: the best case. Every figure is
+the median of graph replays or of whole prefills.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import json
 import os
 import sys
 
-PARTS = ("prefill", "selection", "decode", "gptfast", "tuned")
+PARTS = ("prefill", "selection", "decode", "tuned", "gptfast")
 DECODE = ("1x0,1x1024,1x131008,8x32768,1x98304,24x32768,1x8192,1x16384,1x32768,8x0,8x8192,8x1024,32x8192,32x1024,"
           "32x0")
 
@@ -49,7 +49,7 @@ def arguments():
 
 
 def measure_decode(g, weights, report, args, functions_of):
-    """Rows of the fair decode step; returns what later parts reuse: caches, the best attentions, the steps."""
+    """Rows of the fair decode step; returns what the later parts reuse: caches and the best attentions."""
     from peers.decode import Caches, DecodeStep, best_attention, choose_library, step_seconds
     caches = Caches(g, max([1] + [b * max(c, 1) for b, c in args.decode] + args.gptfast), weights.embed.device,
                     weights.embed.dtype)
@@ -67,15 +67,15 @@ def measure_decode(g, weights, report, args, functions_of):
             seconds = step_seconds(steps[batch], caches, context, attend[2])
             report.add(what="decode", style="fair", linears=steps[batch].library, batch=batch, context=context,
                        ms=seconds * 1e3, attention=attend[1])
-    return caches, attends, steps
+    return caches, attends
 
 
 def measure_tuned(g, weights, report, args, caches, attends, functions_of):
-    """Rows of batch 1 with Inductor's own matrix-vector kernels."""
     from peers.decode import TUNED, DecodeStep, step_seconds
+    """Rows of batch 1 with Inductor's own matrix-vector kernels; returns the step."""
     functions = functions_of(TUNED)
     if functions is None:
-        return
+        return None
     step = DecodeStep(g, weights, caches, 1, functions)
     for batch, context in args.decode:
         if batch != 1 or report.clock.left() < 0 or (context and (1, context) not in attends):
@@ -85,20 +85,19 @@ def measure_tuned(g, weights, report, args, caches, attends, functions_of):
             seconds = step_seconds(step, caches, context, attend[2])
             report.add(what="decode", style="fair", linears="tuned", batch=1, context=context, ms=seconds * 1e3,
                        attention=attend[1])
+    return step
 
 
 def measure_gpt_fast(g, weights, report, args, caches, step, functions_of):
-    from peers.decode import DecodeStep, choose_library, gpt_fast_seconds
-    if step is None:
-        step = DecodeStep(g, weights, caches, 1, functions_of(None))
-        choose_library(report, step, caches)
+    from peers.decode import TUNED, DecodeStep, gpt_fast_seconds
+    step = step or DecodeStep(g, weights, caches, 1, functions_of(TUNED))
     for context in args.gptfast:
         if report.clock.left() < 0:
             return
         with report.step(f"gptfast, context {context}"):
             seconds = gpt_fast_seconds(g, step, caches, context)
-            report.add(what="decode", style="gptfast", linears=step.library, batch=1, context=context,
-                       ms=seconds * 1e3, attention="math, K and V repeated")
+            report.add(what="decode", style="gptfast", linears="tuned", batch=1, context=context, ms=seconds * 1e3,
+                       attention="math, K and V repeated")
 
 
 def measure_prefill(g, weights, report, args):
@@ -189,21 +188,21 @@ def main():
         from peers.decode import compiled
         return None if args.eager else compiled(functions, ("first", "middle", "last"), options)
 
-    caches, attends, steps = None, {}, {}
+    caches = attends = tuned = None
     for part in args.parts.split(","):
         if report.clock.left() < 0:
             break
         if part in ("prefill", "selection"):
-            caches, attends, steps = None, {}, {}  # a long prompt needs their memory
+            caches = attends = tuned = None  # a long prompt needs their memory
         gc.collect()
         torch.cuda.empty_cache()
         with report.step(part):
             if part in ("decode", "gptfast", "tuned") and caches is None:
-                caches, attends, steps = measure_decode(g, weights, report, args, functions_of)
+                caches, attends = measure_decode(g, weights, report, args, functions_of)
             if part == "tuned":
-                measure_tuned(g, weights, report, args, caches, attends, functions_of)
+                tuned = measure_tuned(g, weights, report, args, caches, attends, functions_of)
             elif part == "gptfast":
-                measure_gpt_fast(g, weights, report, args, caches, steps.get(1), functions_of)
+                measure_gpt_fast(g, weights, report, args, caches, tuned, functions_of)
             elif part == "prefill":
                 measure_prefill(g, weights, report, args)
             elif part == "selection":
