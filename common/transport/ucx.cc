@@ -122,6 +122,7 @@ struct UcxTransport::Impl {
     size_t bytes = 0;
     bool on_device = false;
     Buffer backing = {};  // device memory, or the device's view of memory that UCX allocated
+    RegionId staging{0};  // of one on the device: its copy in host memory, for peers that GPUs do not reach
   };
   struct RemoteRing {
     PeerId peer;
@@ -136,9 +137,11 @@ struct UcxTransport::Impl {
     bool closing = false;
     bool cut = false;  // closed with pushes under way
     Request close;
-    std::string process;       // the peer's ProcessMark
-    bool device_peer = false;  // its rings are a GPU's memory
-    bool exposed = false;      // it may map a ring of ours that is a GPU's memory
+    std::string process;  // the peer's ProcessMark
+    // GPUs move what goes between its rings and ours. What they do not, UCX would put with messages that the
+    // receiver answers, and it ends the receiver's process when the sender is gone by then.
+    bool by_gpus = false;
+    bool exposed = false;  // it may map a ring of ours that is a GPU's memory
   };
   struct Transfer {
     PeerId peer;
@@ -152,6 +155,7 @@ struct UcxTransport::Impl {
   std::map<RemoteRegionId, RemoteRing> remotes;
   std::map<PeerId, Connection> connections;  // nodes are stable: UCX holds pointers to them
   std::map<TransferId, Transfer> transfers;
+  std::unique_ptr<Ops> ops;  // of Stage
   RegionId next_region{0};
   RemoteRegionId next_remote{0};
   TransferId next_transfer{0};
@@ -178,6 +182,62 @@ struct UcxTransport::Impl {
   }
   static ucs_memory_type_t TypeOf(const LocalRing& ring) {
     return ring.on_device ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  }
+
+  // `ring` says how long it is and where.
+  absl::StatusOr<Ring> Allocate(LocalRing ring) {
+    ucp_mem_map_params_t params = {};
+    params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+    params.length = ring.bytes;
+    params.memory_type = TypeOf(ring);
+    if (ring.on_device) {
+      SLUICE_ASSIGN_OR_RETURN(ring.backing, options.backend->AllocateExposed(ring.bytes));
+      params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
+      params.address = ring.backing.data();
+    } else {
+      params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_FLAGS;
+      params.flags = UCP_MEM_MAP_ALLOCATE;  // shared memory reaches only what UCX itself allocated
+    }
+    SLUICE_RETURN_IF_ERROR(UcxStatus(absl::StrCat("ucp_mem_map of ", ring.bytes, " bytes"),
+                                     ucp_mem_map(context, &params, &ring.memory)));
+    ucp_mem_attr_t attributes = {};
+    attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
+    if (ucs_status_t status = ucp_mem_query(ring.memory, &attributes); status != UCS_OK) {
+      ucp_mem_unmap(context, ring.memory);
+      return UcxStatus("ucp_mem_query", status);
+    }
+    ring.data = static_cast<char*>(attributes.address);
+    if (!ring.on_device && options.backend != nullptr) {
+      absl::StatusOr<Buffer> mapping = options.backend->MapHost(ring.data, ring.bytes);
+      if (!mapping.ok()) {
+        ucp_mem_unmap(context, ring.memory);
+        return mapping.status();
+      }
+      ring.backing = *std::move(mapping);
+    }
+    const Ring made{++next_region, ring.data, ring.bytes};
+    rings[made.region] = std::move(ring);
+    return made;
+  }
+
+  // Copies `slice` of a ring on the device into its staging, and returns that.
+  absl::StatusOr<const LocalRing*> Stage(LocalRing* ring, Slice slice) {
+    if (ring->staging == RegionId{0}) {
+      LocalRing staging;
+      staging.bytes = ring->bytes;
+      SLUICE_ASSIGN_OR_RETURN(const Ring made, Allocate(std::move(staging)));
+      ring->staging = made.region;
+    }
+    if (ops == nullptr) ops = options.backend->NewOps();
+    const LocalRing& staging = rings.at(ring->staging);
+    // In words: both blocks are longer than what they hold.
+    const int64_t begin = slice.offset / 4, end = (slice.offset + static_cast<int64_t>(slice.bytes) + 3) / 4;
+    const auto words = [&](const Buffer& buffer) {
+      return TensorView::Contiguous(static_cast<int32_t*>(buffer.data()) + begin, DType::kI32, {end - begin});
+    };
+    ops->Copy(words(ring->backing), words(staging.backing));
+    SLUICE_RETURN_IF_ERROR(ops->Sync());
+    return &staging;
   }
 
   static bool Drive(Connection* connection) {
@@ -251,42 +311,10 @@ absl::StatusOr<Ring> UcxTransport::AllocateRing(size_t bytes, std::optional<Peer
     auto it = impl_->connections.find(*writer);
     if (it == impl_->connections.end() || it->second.endpoint == nullptr)
       return absl::FailedPreconditionError(absl::StrCat("ucx: peer ", writer->value(), " is not connected"));
-    // GPU memory is written by GPUs of the same host only; whatever else there is writes host memory.
-    ring.on_device = it->second.device_peer && OfThisHost(it->second.process);
+    ring.on_device = it->second.by_gpus;
     it->second.exposed |= ring.on_device;
   }
-  ucp_mem_map_params_t params = {};
-  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
-  params.length = bytes;
-  params.memory_type = Impl::TypeOf(ring);
-  if (ring.on_device) {
-    SLUICE_ASSIGN_OR_RETURN(ring.backing, impl_->options.backend->AllocateExposed(bytes));
-    params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
-    params.address = ring.backing.data();
-  } else {
-    params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_FLAGS;
-    params.flags = UCP_MEM_MAP_ALLOCATE;  // shared memory reaches only what UCX itself allocated
-  }
-  SLUICE_RETURN_IF_ERROR(UcxStatus(absl::StrCat("ucp_mem_map of ", bytes, " bytes"),
-                                   ucp_mem_map(impl_->context, &params, &ring.memory)));
-  ucp_mem_attr_t attributes = {};
-  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
-  if (ucs_status_t status = ucp_mem_query(ring.memory, &attributes); status != UCS_OK) {
-    ucp_mem_unmap(impl_->context, ring.memory);
-    return UcxStatus("ucp_mem_query", status);
-  }
-  ring.data = static_cast<char*>(attributes.address);
-  if (!ring.on_device && impl_->options.backend != nullptr) {
-    absl::StatusOr<Buffer> mapping = impl_->options.backend->MapHost(ring.data, bytes);
-    if (!mapping.ok()) {
-      ucp_mem_unmap(impl_->context, ring.memory);
-      return mapping.status();
-    }
-    ring.backing = *std::move(mapping);
-  }
-  const Ring made{++impl_->next_region, ring.data, bytes};
-  impl_->rings[made.region] = std::move(ring);
-  return made;
+  return impl_->Allocate(std::move(ring));
 }
 
 void UcxTransport::ReleaseRing(RegionId region) {
@@ -295,6 +323,7 @@ void UcxTransport::ReleaseRing(RegionId region) {
   impl_->Enter();
   Impl::LocalRing ring = std::move(it->second);
   impl_->rings.erase(it);
+  if (ring.staging != RegionId{0}) ReleaseRing(ring.staging);
   if (!ring.on_device) ring.backing = Buffer();  // a view ends before what it shows
   ucp_mem_unmap(impl_->context, ring.memory);
 }
@@ -343,7 +372,7 @@ absl::Status UcxTransport::Connect(PeerId peer, absl::string_view address) {
   if (connection->endpoint != nullptr || connection->closing)
     return absl::AlreadyExistsError(absl::StrCat("ucx: peer ", peer.value(), " is connected"));
   connection->process = std::string(process);
-  connection->device_peer = device_peer;
+  connection->by_gpus = impl_->device_rings && device_peer && OfThisHost(process) && process != ProcessMark();
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
@@ -394,13 +423,17 @@ absl::StatusOr<TransferId> UcxTransport::Push(PeerId peer, RegionId local, Slice
   if (!InRange(from.offset, from.bytes, ring->second.bytes) ||
       !InRange(remote_offset, from.bytes, target->second.bytes))
     return absl::OutOfRangeError("ucx: push outside of a ring");
+  const Impl::LocalRing* source = &ring->second;
+  if (source->on_device && !connection->second.by_gpus) {
+    SLUICE_ASSIGN_OR_RETURN(source, impl_->Stage(&ring->second, from));
+  }
   ucp_request_param_t put = {};
   put.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH;
-  put.memory_type = Impl::TypeOf(ring->second);
-  put.memh = ring->second.memory;
+  put.memory_type = Impl::TypeOf(*source);
+  put.memh = source->memory;
   Impl::Transfer transfer;
   transfer.peer = peer;
-  transfer.put = Request(ucp_put_nbx(connection->second.endpoint, ring->second.data + from.offset, from.bytes,
+  transfer.put = Request(ucp_put_nbx(connection->second.endpoint, source->data + from.offset, from.bytes,
                                      target->second.address + static_cast<uint64_t>(remote_offset),
                                      target->second.key, &put));
   // The put's own completion frees the source; only the flush says that the bytes are there.
