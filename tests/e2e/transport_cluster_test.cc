@@ -137,7 +137,9 @@ class TransportCluster : public testing::TestWithParam<Joint> {
     EXPECT_GT(answer.done().attempts(), 1);
     for (const char* name : {"prefill0", "prefill1", "decode0", "decode1"}) {
       if (name == victim) continue;
-      if (name[0] == 'd') EXPECT_TRUE(cluster_->WaitPagesFree(name)) << name;
+      if (name[0] == 'd') {
+        EXPECT_TRUE(cluster_->WaitPagesFree(name)) << name;
+      }
       EXPECT_TRUE(Soon([&] {
         return cluster_->Metric(name, "sluice_kv_ring_slots", {"state=\"quarantined\""}) == 0;
       })) << name;
@@ -182,7 +184,9 @@ TEST_P(TransportCluster, CarriesAConversation) {
     EXPECT_GT(response.done().compression().wire_bytes(), 0u);
     prompt = response.done().usage().prompt_tokens();
   }
-  if (fast()) EXPECT_GT(prompt, 32000);
+  if (fast()) {
+    EXPECT_GT(prompt, 32000);
+  }
   EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
   EXPECT_EQ(cluster_->Metric("decode0", "sluice_kv_integrity_mismatch_total", {}), 0);
   EXPECT_GT(Rate(), 0);
