@@ -35,7 +35,8 @@ class SequenceKv {
                      absl::Span<const int32_t> positions, Ops& ops);
 
   // All rows have arrived: gives back what `growth` more rows per head do not need, shows decode the lengths,
-  // and adds up the values where their sums are kept. Again after a step that failed: the device forgets the rows that some layers may have appended.
+  // and adds up the values where their sums are kept. Again after a step that failed: the device forgets the
+  // rows that some layers may have appended.
   void FinishWrites(int growth, Ops& ops);
 
   // Makes room for one more row in every (layer, head). ResourceExhausted when a pool is empty, OutOfRange at

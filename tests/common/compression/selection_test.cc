@@ -69,9 +69,9 @@ class SelectionTest : public ::testing::Test {
     std::vector<float> q(kKvHeads * kGroup * kDim), out(q.size());
     for (size_t i = 0; i < q.size(); ++i) q[i] = HashedValue(3, static_cast<uint32_t>(i));
     int32_t slot = kv.slot();
-    SelectorOf(kind).Attend(LayerId(layer), TensorView::Contiguous(q.data(), DType::kF32, {1, kKvHeads * kGroup, kDim}),
-                            View(&slot), *ops_,
-                            TensorView::Contiguous(out.data(), DType::kF32, {1, kKvHeads * kGroup, kDim}));
+    SelectorOf(kind).Attend(
+        LayerId(layer), TensorView::Contiguous(q.data(), DType::kF32, {1, kKvHeads * kGroup, kDim}),
+        View(&slot), *ops_, TensorView::Contiguous(out.data(), DType::kF32, {1, kKvHeads * kGroup, kDim}));
     SLUICE_CHECK(ops_->Sync().ok());
     return out;
   }
