@@ -37,8 +37,6 @@ std::vector<int> ShareOut(const std::vector<int>& wins, int each, float floor, i
 
 class AdaKv final : public RetentionPolicy {
  public:
-  int window(const RetentionGate& gate) const override { return gate.observation.window; }
-  int LeastBudget(const RetentionGate& gate) const override { return std::max(1, gate.observation.window); }
   int MaxKept(const RetentionGate& gate, LayerId, int n_tokens) const override {
     return std::min(gate.most, n_tokens);
   }

@@ -6,8 +6,6 @@
 // which sum their scores, as kvpress has it (there with chunks of 20; whole chunks only, the window's among
 // them, so that the window may be lost). Without pooling it is the paper's. Layers that reuse a leader's
 // rows: see LayerView.
-#include <algorithm>
-
 #include "common/base/status.h"
 #include "common/compression/observation.h"
 #include "common/compression/retention/keep_all.h"
@@ -17,13 +15,6 @@ namespace sluice {
 namespace {
 
 class ChunkKv final : public RetentionPolicy {
- public:
-  int window(const RetentionGate& gate) const override { return gate.observation.window; }
-  int LeastBudget(const RetentionGate& gate) const override { return std::max(1, gate.observation.window); }
-  int MaxKept(const RetentionGate& gate, LayerId, int n_tokens) const override {
-    return std::min(gate.budget, n_tokens);
-  }
-
  private:
   absl::Status Choose(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
                       LayerPlan* plan) const override {

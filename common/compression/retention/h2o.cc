@@ -15,11 +15,7 @@ constexpr int kQueries = 512;
 
 class H2o final : public RetentionPolicy {
  public:
-  int window(const RetentionGate& gate) const override { return gate.observation.window; }
   int LeastBudget(const RetentionGate& gate) const override { return gate.recent + 1; }
-  int MaxKept(const RetentionGate& gate, LayerId, int n_tokens) const override {
-    return std::min(gate.budget, n_tokens);
-  }
 
  private:
   absl::Status Choose(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,

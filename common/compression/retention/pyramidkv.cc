@@ -15,8 +15,6 @@ int Rows(const RetentionGate& gate, LayerId layer) {
 
 class PyramidKv final : public RetentionPolicy {
  public:
-  int window(const RetentionGate& gate) const override { return gate.observation.window; }
-  int LeastBudget(const RetentionGate& gate) const override { return std::max(1, gate.observation.window); }
   int MaxKept(const RetentionGate& gate, LayerId layer, int n_tokens) const override {
     return std::min(Rows(gate, layer), n_tokens);
   }

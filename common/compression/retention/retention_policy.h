@@ -3,6 +3,7 @@
 // Threads: stateless, shared by all loops.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,11 +37,13 @@ class RetentionPolicy {
  public:
   virtual ~RetentionPolicy() = default;
   // Query rows at the end of the prompt whose log-sum-exp the policy reads.
-  virtual int window(const RetentionGate& gate) const = 0;
+  virtual int window(const RetentionGate& gate) const { return gate.observation.window; }
   // The smallest budget that the gate's other numbers allow.
-  virtual int LeastBudget(const RetentionGate& gate) const = 0;
+  virtual int LeastBudget(const RetentionGate& gate) const { return std::max(1, gate.observation.window); }
   // Upper bound of the rows kept per head in a layer of n_tokens rows: what decode reserves.
-  virtual int MaxKept(const RetentionGate& gate, LayerId layer, int n_tokens) const = 0;
+  virtual int MaxKept(const RetentionGate& gate, LayerId, int n_tokens) const {
+    return std::min(gate.budget, n_tokens);
+  }
   // InvalidArgument when the gate's numbers contradict each other.
   absl::Status Plan(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
                     LayerPlan* plan) const;

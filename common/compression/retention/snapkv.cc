@@ -2,8 +2,6 @@
 // head, the rows that the observation window attends to most, and the window itself. Differs: one set per KV
 // head instead of one per query head, rows ascending (page bounds want neighbours together), and the lowest
 // row wins among equal scores.
-#include <algorithm>
-
 #include "common/compression/retention/keep_observed.h"
 #include "common/compression/retention/retention_policy.h"
 
@@ -11,13 +9,6 @@ namespace sluice {
 namespace {
 
 class SnapKv final : public RetentionPolicy {
- public:
-  int window(const RetentionGate& gate) const override { return gate.observation.window; }
-  int LeastBudget(const RetentionGate& gate) const override { return std::max(1, gate.observation.window); }
-  int MaxKept(const RetentionGate& gate, LayerId, int n_tokens) const override {
-    return std::min(gate.budget, n_tokens);
-  }
-
  private:
   absl::Status Choose(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
                       LayerPlan* plan) const override {

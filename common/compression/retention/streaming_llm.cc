@@ -2,7 +2,6 @@
 // the last ones. Differs: the port that other systems benchmark, one cut after a dense prefill with keys at
 // their original positions; the paper caches keys before RoPE, renumbers them, and goes on evicting while
 // decoding.
-#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -17,9 +16,6 @@ class StreamingLlm final : public RetentionPolicy {
  public:
   int window(const RetentionGate&) const override { return 0; }
   int LeastBudget(const RetentionGate& gate) const override { return gate.sinks + 1; }
-  int MaxKept(const RetentionGate& gate, LayerId, int n_tokens) const override {
-    return std::min(gate.budget, n_tokens);
-  }
 
  private:
   absl::Status Choose(const LayerView& view, const RetentionGate& gate, Ops& ops, Workspace& workspace,
