@@ -1,11 +1,9 @@
-#include "common/compression/compression_spec.h"
-
-#include <cmath>
-#include <fstream>
+// What a request's compression resolves to, and what is refused.
+#include <algorithm>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
+#include "tests/common/compression/gate_requests.h"
 
 namespace sluice {
 namespace {
@@ -13,101 +11,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-GateContext LongPrompt() {
-  GateContext context;
-  context.prompt_tokens = context.turn_tokens = 16384;
-  context.max_tokens = 512;
-  context.context = 32768;
-  context.head_dim = 128;
-  context.n_layers = 32;
-  context.n_kv_heads = 8;
-  context.tsp_layer = 15;
-  return context;
-}
-
-CompressionSpec Named(const char* preset) {
-  CompressionSpec spec;
-  spec.preset = preset;
-  return spec;
-}
-
-ResolvedGates Resolve(const CompressionSpec& spec, const GateContext& context = LongPrompt(),
-                      const ResolvedGates* previous = nullptr) {
-  auto gates = ResolveGates(spec, context, previous);
-  EXPECT_TRUE(gates.ok()) << gates.status();
-  return gates.ok() ? *gates : ResolvedGates{};
-}
-
-std::string Refusal(const CompressionSpec& spec, const GateContext& context = LongPrompt()) {
-  const auto gates = ResolveGates(spec, context, nullptr);
-  EXPECT_EQ(gates.status().code(), absl::StatusCode::kInvalidArgument);
-  return std::string(gates.status().message());
-}
-
-TEST(SplitBudgetTest, PublishedTable) {
-  struct {
-    int prompt, t, cap, prompt_budget, tokens, page, channels;
-  } rows[] = {
-      {4096, 2048, 3492, 3364, 1024, 1, 75}, {8192, 512, 2430, 2302, 256, 3, 80},
-      {16384, 256, 1596, 1468, 128, 3, 61},  {32768, 256, 1617, 1489, 128, 3, 60},
-      {65536, 1024, 6383, 6255, 512, 3, 61}, {111616, 256, 1352, 1224, 128, 3, 72},
-  };
-  for (const auto& row : rows) {
-    SCOPED_TRACE(row.prompt);
-    const RocketSplit split = SplitBudget(row.prompt, 128, row.t, 127500, 128);
-    EXPECT_EQ(split.cap, row.cap);
-    EXPECT_EQ(split.prompt_budget, row.prompt_budget);
-    EXPECT_EQ(split.selection.kind, SelectionKind::kHsa);
-    EXPECT_EQ(split.selection.tokens, row.tokens);
-    EXPECT_EQ(split.selection.page, row.page);
-    EXPECT_EQ(split.selection.channels, row.channels);
-    // Scoring reads as many bytes as exact attention: half of the budget each.
-    const double scoring = static_cast<double>(row.cap) * row.channels / (2.0 * split.selection.page * 128);
-    EXPECT_NEAR(scoring, row.tokens, 0.02 * row.tokens);
-  }
-}
-
-// The paper's worked example: c = 64 splits into 10.3 times less storage, then pages of 3 and 2.1 times fewer
-// channels.
-TEST(SplitBudgetTest, PaperExample) {
-  const RocketSplit split = SplitBudget(65536 - 128, 128, 1024, 127500, 128);
-  EXPECT_NEAR(65536.0 / split.cap, 10.3, 0.05);
-  EXPECT_NEAR(split.cap / 1024.0, 6.2, 0.05);
-  EXPECT_EQ(split.selection.page, 3);
-  EXPECT_NEAR(128.0 / split.selection.channels, 2.1, 0.05);
-}
-
-TEST(SplitBudgetTest, EqualsAnIndependentProgram) {
-  std::ifstream file(SLUICE_SOURCE_DIR "/tests/golden/compression/splits.json");
-  const nlohmann::json rows = nlohmann::json::parse(file);
-  ASSERT_GE(rows.size(), 300u);
-  for (const auto& row : rows) {
-    SCOPED_TRACE(row.dump());
-    const RocketSplit split = SplitBudget(row["prompt"], row["m"], row["t"], row["context"], row["head_dim"]);
-    EXPECT_EQ(split.cap, row["cap"]);
-    EXPECT_EQ(split.prompt_budget, row["prompt_budget"]);
-    EXPECT_EQ(split.selection.tokens, row["tokens"]);
-    EXPECT_EQ(split.selection.page, row["page"]);
-    EXPECT_EQ(split.selection.channels, row["channels"]);
-  }
-}
-
-TEST(SplitBudgetTest, TheAnswerKeepsItsRoom) {
-  // 16 tokens of budget alone would keep far fewer than the 128 tokens to come.
-  EXPECT_EQ(SplitBudget(1000, 128, 16, 127500, 128).cap, 256);
-  EXPECT_EQ(SplitBudget(1000, 128, 16, 127500, 128).prompt_budget, 128);
-}
-
-TEST(SplitBudgetTest, NeverMoreChannelsThanThereAre) {
-  for (int rows = 1; rows < 20000; rows += 7) {
-    const SelectionGate gate = SplitHsa(rows, 512, 64);
-    ASSERT_GE(gate.page, 1);
-    ASSERT_GE(gate.channels, 1);
-    ASSERT_LE(gate.channels, 64);
-  }
-  EXPECT_EQ(SplitHsa(1 << 30, 16, 64).channels, 1);
-}
 
 TEST(ResolveGatesTest, TheDefaultIsFull) {
   const ResolvedGates gates = Resolve({});
@@ -281,19 +184,6 @@ TEST(ResolveGatesTest, RawScoresAreOfRerunAndDoNotFade) {
   EXPECT_THAT(Refusal(spec), HasSubstr("raw_scores ranks the rows of rerun only"));
 }
 
-// Nothing of a rerun is remembered, so that a later turn begins like a first one.
-TEST(ResolveGatesTest, RerunServesEveryTurn) {
-  const ResolvedGates first = Resolve(Named("gemfilter"));
-  GateContext context = LongPrompt();
-  context.prompt_tokens = 20000;
-  context.turn_tokens = 20;
-  const ResolvedGates second = Resolve(Named("gemfilter"), context, &first);
-  EXPECT_EQ(second.propagation.kind, PropagationKind::kRerun);
-  EXPECT_EQ(second.propagation.rows, 1024);
-  EXPECT_EQ(second.propagation.observation.window, 20);
-  EXPECT_EQ(second.off_reason, "");
-}
-
 TEST(ResolveGatesTest, AnUnknownPresetListsTheNames) {
   const std::string refusal = Refusal(Named("rocket"));
   EXPECT_THAT(refusal, HasSubstr("unknown preset \"rocket\"; known are full, snapkv, streaming_llm, "));
@@ -453,17 +343,6 @@ TEST(ResolveGatesTest, TspNeedsALayer) {
   EXPECT_EQ(gates.off_reason, "");
 }
 
-TEST(ResolveGatesTest, AKeptHistoryForbidsPropagationUnlessASubsetWillDo) {
-  CompressionSpec spec = Named("sluice");
-  spec.history = HistoryKind::kKeep;
-  EXPECT_EQ(Resolve(spec).propagation.kind, PropagationKind::kNone);
-  EXPECT_THAT(Resolve(spec).off_reason, HasSubstr("history=keep"));
-  EXPECT_THAT(Resolve(spec).off_causes, ElementsAre(OffCause::kHistoryKeep));
-  spec.subset_coverage = true;
-  EXPECT_EQ(Resolve(spec).propagation.kind, PropagationKind::kTsp);
-  EXPECT_EQ(Resolve(spec).off_reason, "");
-}
-
 TEST(ResolveGatesTest, HsaIsNotServedWithSlidingWindows) {
   GateContext context = LongPrompt();
   context.sliding_window = true;
@@ -506,47 +385,6 @@ TEST(ResolveGatesTest, DenseIsPreferredWhereFewRowsWouldBeSaved) {
   EXPECT_EQ(dense.budget_tokens, 0);  // nothing is left that has one
 }
 
-TEST(ResolveGatesTest, AnEvictedHistoryStaysDenseOnceItWas) {
-  CompressionSpec spec = Named("rocketkv");
-  spec.dense_if_faster = true;
-  GateContext context = LongPrompt();
-  context.hsa_pays_from = 1 << 20;
-  const ResolvedGates first = Resolve(spec, context);
-  ASSERT_THAT(first.off_causes, ElementsAre(OffCause::kDenseIsFaster));
-  context.prompt_tokens += 5000;
-  context.turn_tokens = 5000;
-  context.hsa_pays_from = 0;
-  ResolvedGates second = Resolve(spec, context, &first);
-  EXPECT_EQ(second.retention, first.retention);
-  EXPECT_EQ(second.selection, first.selection);
-  EXPECT_EQ(second.budget_tokens, first.budget_tokens);
-  EXPECT_THAT(second.off_causes, ElementsAre(OffCause::kDenseIsFaster));
-  // Other numbers are those of the method, and its selection stays off.
-  spec.retention = RetentionKind::kStreamingLlm;
-  second = Resolve(spec, context, &first);
-  EXPECT_GT(second.retention.budget, kDefaultBudgetTokens);
-  EXPECT_EQ(second.selection, SelectionGate{});
-  EXPECT_THAT(second.off_causes, ElementsAre(OffCause::kDenseIsFaster));
-  // A request that does not ask for it gets what it asks for.
-  spec = Named("rocketkv");
-  EXPECT_EQ(Resolve(spec, context, &first).selection.kind, SelectionKind::kHsa);
-}
-
-TEST(ResolveGatesTest, AnEvictedHistoryStaysSparseOnceItWas) {
-  CompressionSpec spec = Named("rocketkv");
-  spec.dense_if_faster = true;
-  GateContext context = LongPrompt();
-  context.hsa_pays_from = 0;
-  const ResolvedGates first = Resolve(spec, context);
-  ASSERT_EQ(first.selection.kind, SelectionKind::kHsa);
-  context.prompt_tokens += 5000;
-  context.turn_tokens = 5000;
-  context.hsa_pays_from = 1 << 20;
-  const ResolvedGates second = Resolve(spec, context, &first);
-  EXPECT_EQ(second.selection, first.selection);
-  EXPECT_TRUE(second.off_causes.empty());
-}
-
 TEST(ResolveGatesTest, SeveralReasonsAreAllTold) {
   GateContext context = LongPrompt();
   context.sliding_window = true;
@@ -560,44 +398,6 @@ TEST(ResolveGatesTest, SeveralReasonsAreAllTold) {
   // A prompt that is too short has no gate left that could be off for another reason.
   context.prompt_tokens = context.turn_tokens = 100;
   EXPECT_THAT(Resolve(spec, context).off_causes, ElementsAre(OffCause::kShortPrompt));
-}
-
-TEST(ResolveGatesTest, AnEvictedHistoryKeepsTurnOnesNumbersButItsOwnWindow) {
-  const ResolvedGates first = Resolve(Named("sluice"));
-  GateContext context = LongPrompt();
-  context.prompt_tokens = 20000;
-  context.turn_tokens = 20;
-  const ResolvedGates second = Resolve(Named("sluice"), context, &first);
-  EXPECT_EQ(second.selection, first.selection);
-  EXPECT_EQ(second.retention.budget, first.retention.budget);
-  EXPECT_EQ(second.retention.observation.pooling, first.retention.observation.pooling);
-  EXPECT_EQ(second.retention.observation.window, 20);
-  EXPECT_EQ(second.budget_tokens, first.budget_tokens);
-  EXPECT_EQ(second.propagation, PropagationGate{});
-  EXPECT_THAT(second.off_reason, HasSubstr("first turn"));
-  EXPECT_THAT(second.off_causes, ElementsAre(OffCause::kLaterTurn));
-
-  ResolvedGates kept = first;
-  kept.retention.budget = 100;
-  EXPECT_EQ(Resolve(Named("rocketkv"), context, &kept).retention.budget, 100);
-}
-
-TEST(ResolveGatesTest, AKeptHistoryIsSplitAnewEachTurn) {
-  const ResolvedGates first = Resolve(Named("rocketkv-mt"));
-  GateContext context = LongPrompt();
-  context.prompt_tokens = 20000;
-  context.turn_tokens = 50;
-  EXPECT_EQ(Resolve(Named("rocketkv-mt"), context, &first).retention.budget,
-            SplitBudget(20000, 128, 1024, 32768, 128).prompt_budget);
-}
-
-TEST(ResolveGatesTest, AFirstTurnThatWasTooShortSetsNoNumbers) {
-  GateContext context = LongPrompt();
-  context.prompt_tokens = context.turn_tokens = 50;
-  const ResolvedGates first = Resolve(Named("rocketkv"), context);
-  ASSERT_EQ(first.retention.kind, RetentionKind::kFull);
-  const ResolvedGates second = Resolve(Named("rocketkv"), LongPrompt(), &first);
-  EXPECT_EQ(second.retention.budget, SplitBudget(16384, 128, 1024, 32768, 128).prompt_budget);
 }
 
 // The identity setting of rocketkv: it keeps every row and reads every row.

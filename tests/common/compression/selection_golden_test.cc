@@ -1,16 +1,25 @@
 // Gates against make_selection.py and make_retention.py in tests/golden/compression, which compute attention,
 // pooling and the choice of rows in f64 from their definitions.
-#include <fstream>
-
 #include "common/compression/compression_spec.h"
 #include "common/compression/propagation/propagation_policy.h"
 #include "common/compression/retention/retention_policy.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/common/compression/golden_cases.h"
 #include "tests/common/compression/test_layer.h"
 
 namespace sluice {
 namespace {
+
+TestLayerShape ShapeOf(const nlohmann::json& c) {
+  return {.kv_heads = c["kv_heads"],
+          .group = c["group"],
+          .head_dim = c["head_dim"],
+          .n = c["n"],
+          .held = c["held"],
+          .sliding_window = c.value("sliding_window", 0),
+          .layer = c.value("layer", 0)};
+}
 
 Pooling PoolingOf(const nlohmann::json& json) {
   Pooling pooling;
@@ -27,21 +36,11 @@ Pooling PoolingOf(const nlohmann::json& json) {
 }
 
 TEST(SelectionGoldenTest, RowsAreEqual) {
-  std::ifstream file(SLUICE_SOURCE_DIR "/tests/golden/compression/selection.json");
-  const nlohmann::json cases = nlohmann::json::parse(file);
+  const nlohmann::json cases = GoldenCases("selection.json");
   ASSERT_GE(cases.size(), 35u);
   for (const auto& c : cases) {
-    nlohmann::json shown = c;
-    shown.erase("keep");
-    shown.erase("go_on");
-    SCOPED_TRACE(shown.dump());
-    TestLayer layer({.kv_heads = c["kv_heads"],
-                     .group = c["group"],
-                     .head_dim = c["head_dim"],
-                     .n = c["n"],
-                     .held = c["held"],
-                     .sliding_window = c["sliding_window"]},
-                    c["seed"]);
+    SCOPED_TRACE(AskedIn(c));
+    TestLayer layer(ShapeOf(c), c["seed"]);
     const RetentionGate keep = {.kind = RetentionKind::kSnapKv,
                                 .budget = c["budget"],
                                 .observation = {.window = c["window"], .pooling = PoolingOf(c["pooling"])}};
@@ -100,21 +99,11 @@ RetentionGate GateOf(const nlohmann::json& c) {
 }
 
 TEST(MethodsGoldenTest, RowsAreEqual) {
-  std::ifstream file(SLUICE_SOURCE_DIR "/tests/golden/compression/retention.json");
-  const nlohmann::json cases = nlohmann::json::parse(file);
+  const nlohmann::json cases = GoldenCases("retention.json");
   ASSERT_GE(cases.size(), 100u);
   for (const auto& c : cases) {
-    nlohmann::json shown = c;
-    shown.erase("keep");
-    shown.erase("go_on");
-    SCOPED_TRACE(shown.dump());
-    TestLayer layer({.kv_heads = c["kv_heads"],
-                     .group = c["group"],
-                     .head_dim = c["head_dim"],
-                     .n = c["n"],
-                     .held = c["held"],
-                     .layer = c.value("layer", 0)},
-                    c["seed"]);
+    SCOPED_TRACE(AskedIn(c));
+    TestLayer layer(ShapeOf(c), c["seed"]);
     if (c.contains("go_on")) {
       const PropagationKind kind = c["kind"] == "tsp" ? PropagationKind::kTsp : PropagationKind::kRerun;
       const PropagationGate gate = {.kind = kind,

@@ -2,7 +2,6 @@
 // tests/golden/compression/make_reads.py, how much they read and of what, and how a request becomes their
 // numbers.
 #include <array>
-#include <fstream>
 #include <functional>
 #include <numeric>
 
@@ -13,6 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/common/compression/gate_requests.h"
+#include "tests/common/compression/golden_cases.h"
 #include "tests/common/compression/test_layer.h"
 
 namespace sluice {
@@ -124,13 +125,10 @@ void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, d
 }
 
 TEST(SparseSelectionGolden, OutputsAreEqual) {
-  std::ifstream file(SLUICE_SOURCE_DIR "/tests/golden/compression/reads.json");
-  const nlohmann::json cases = nlohmann::json::parse(file);
+  const nlohmann::json cases = GoldenCases("reads.json");
   ASSERT_GE(cases.size(), 60u);
   for (const auto& c : cases) {
-    nlohmann::json shown = c;
-    shown.erase("out");
-    SCOPED_TRACE(shown.dump());
+    SCOPED_TRACE(AskedIn(c));
     Step step = Hashed(c["kv_heads"], c["group"], c["head_dim"], c["n"], c["seed"]);
     const SelectionGate gate = {
         .kind = KindNamed(c["method"]), .page = c["page"], .channels = c["channels"], .tokens = c["tokens"]};
@@ -263,29 +261,13 @@ TEST(SparseSelection, NumbersFromElsewhereAreChecked) {
   }
 }
 
-ResolvedGates Resolve(const CompressionSpec& spec, bool sliding_window = false) {
-  GateContext context;
-  context.prompt_tokens = context.turn_tokens = 16384;
-  context.max_tokens = 512;
-  context.context = 32768;
-  context.head_dim = 128;
-  context.n_layers = 32;
-  context.n_kv_heads = 8;
-  context.sliding_window = sliding_window;
-  auto gates = ResolveGates(spec, context, nullptr);
-  EXPECT_TRUE(gates.ok()) << gates.status();
-  return gates.ok() ? *gates : ResolvedGates{};
-}
-std::string Refusal(const CompressionSpec& spec, bool sliding_window = false) {
-  GateContext context;
-  context.prompt_tokens = context.turn_tokens = 16384;
-  context.head_dim = 128;
-  context.sliding_window = sliding_window;
-  return std::string(ResolveGates(spec, context, nullptr).status().message());
+GateContext SlidingWindow() {
+  GateContext context = LongPrompt();
+  context.sliding_window = true;
+  return context;
 }
 CompressionSpec Asked(const char* preset, std::optional<int> budget = std::nullopt) {
-  CompressionSpec spec;
-  spec.preset = preset;
+  CompressionSpec spec = Named(preset);
   spec.budget_tokens = budget;
   return spec;
 }
@@ -339,9 +321,10 @@ TEST(SparseSelectionPresets, AnyRetentionMayGoBefore) {
 
 TEST(SparseSelectionPresets, SlidingWindowsAreRefusedOrReadWhole) {
   CompressionSpec spec = Asked("quest");
-  EXPECT_THAT(Refusal(spec, true), HasSubstr("quest is not served on a model with sliding-window layers"));
+  EXPECT_THAT(Refusal(spec, SlidingWindow()),
+              HasSubstr("quest is not served on a model with sliding-window layers"));
   spec.fallback_full = true;
-  const ResolvedGates gates = Resolve(spec, true);
+  const ResolvedGates gates = Resolve(spec, SlidingWindow());
   EXPECT_EQ(gates.selection, SelectionGate{});
   EXPECT_EQ(gates.budget_tokens, 0);
   EXPECT_THAT(gates.off_reason, HasSubstr("quest is not served"));
