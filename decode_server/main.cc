@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random_id.h"
 #include "common/rpc/rpc_server.h"
+#include "common/rpc/stop_signals.h"
 #include "common/rpc/worker_process.h"
 #include "common/rpc/worker_registration.h"
 #include "decode_server/decode_loop.h"

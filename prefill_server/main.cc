@@ -11,6 +11,7 @@
 #include "common/compression/compression_spec.h"
 #include "common/engine/warm_up.h"
 #include "common/rpc/rpc_server.h"
+#include "common/rpc/stop_signals.h"
 #include "common/rpc/worker_process.h"
 #include "common/rpc/worker_registration.h"
 #include "common/transport/transports.h"

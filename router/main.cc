@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/file_lock.h"
 #include "common/compression/compression_spec.h"
+#include "common/rpc/stop_signals.h"
 #include "common/rpc/worker_process.h"
 #include "common/session/memory_store.h"
 #include "common/session/sqlite_store.h"

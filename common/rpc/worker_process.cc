@@ -1,38 +1,19 @@
 #include "common/rpc/worker_process.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/model/model_dir.h"
+#include "common/rpc/stop_signals.h"
 #include "common/transport/transports.h"
 #include "kernels/make_backend.h"
 
 namespace sluice {
-namespace {
-
-sigset_t StopSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  return set;
-}
-
-// Without joining threads.
-[[noreturn]] void ExitNow(int code) {
-  spdlog::default_logger()->flush();
-  _exit(code);
-}
-
-}  // namespace
 
 std::optional<int> ParseFlags(CLI::App* app, int argc, const char* const* argv) {
   try {
@@ -174,36 +155,8 @@ std::string DialAddress(const WorkerOptions& options, int port) {
   return absl::StrCat(host, ":", port);
 }
 
-void BlockStopSignals() {
-  const sigset_t set = StopSignals();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-}
-
-void WaitForStopSignal() {
-  const sigset_t set = StopSignals();
-  int signal = 0;
-  sigwait(&set, &signal);
-}
-
-StopsAtOnce::StopsAtOnce(std::string said, int exit_code, absl::Duration deaf)
-    : thread_("stop-signals", [this, said = std::move(said), exit_code, deaf] {
-        const sigset_t set = StopSignals();
-        const timespec tick = {.tv_sec = 0, .tv_nsec = 20'000'000};
-        const SteadyClock clock;
-        const absl::Time hears = clock.Now() + deaf;
-        while (!over_) {
-          if (sigtimedwait(&set, nullptr, &tick) < 0 || clock.Now() < hears) continue;
-          spdlog::info("{}", said);
-          ExitNow(exit_code);
-        }
-      }) {}
-
-StopsAtOnce::~StopsAtOnce() { over_ = true; }
-
 absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup& group) {
-  const sigset_t set = StopSignals();
-  const timespec tick = {.tv_sec = 0, .tv_nsec = 250'000'000};
-  while (sigtimedwait(&set, nullptr, &tick) < 0) {
+  while (!StopSignalWithin(absl::Milliseconds(250))) {
     if (group.waiting() < absl::Seconds(options.device_seconds)) continue;
     return absl::DeadlineExceededError(absl::StrCat(
         "--device-timeout ", options.device_seconds, ": no answer for so many seconds from ",

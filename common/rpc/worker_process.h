@@ -3,14 +3,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "common/base/thread.h"
 #include "common/handoff/compatibility.h"
 #include "common/model/ranked_model.h"
 #include "common/transport/kv_transport.h"
@@ -73,25 +70,7 @@ size_t SlotBytes(const WorkerOptions& options, const KvTransport& transport);
 // host:port that others dial.
 std::string DialAddress(const WorkerOptions& options, int port);
 
-// Blocks SIGINT and SIGTERM in this thread and those it starts: call it first in main.
-void BlockStopSignals();
-// Waits for SIGINT or SIGTERM.
-void WaitForStopSignal();
-
-// While one lives, SIGINT or SIGTERM ends the process, whatever its threads are doing: for what cannot be cut
-// short, such as loading a model. Needs BlockStopSignals.
-class StopsAtOnce {
- public:
-  // deaf: signals come in pairs where a terminal and a supervisor send one each; for so long they count as
-  // one.
-  StopsAtOnce(std::string said, int exit_code, absl::Duration deaf = absl::ZeroDuration());
-  ~StopsAtOnce();
-
- private:
-  std::atomic<bool> over_{false};
-  NamedThread thread_;
-};
-// The same, of a worker. DeadlineExceeded: a device has not answered for --device-timeout.
+// Waits for SIGINT or SIGTERM. DeadlineExceeded: a device has not answered for --device-timeout.
 absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup& group);
 // Ends the process at once: threads that wait for a device cannot be joined. Its lease lapses, its peers see
 // their connections end.

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "absl/time/clock.h"
-#include "common/rpc/worker_process.h"
+#include "common/rpc/stop_signals.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice {

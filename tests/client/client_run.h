@@ -10,7 +10,7 @@
 
 #include "client/command_line.h"
 #include "common/base/status.h"
-#include "common/rpc/worker_process.h"
+#include "common/rpc/stop_signals.h"
 #include "tests/client/shared_text.h"
 
 namespace sluice {

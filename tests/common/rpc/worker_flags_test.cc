@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "common/rpc/stop_signals.h"
 #include "common/rpc/worker_process.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/support/counting_backend.h"
