@@ -8,13 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "common/transport/process_mark.h"
 #include "common/transport/ranges.h"
+#include "common/transport/ucx_calls.h"
 
 namespace sluice {
 namespace {
@@ -22,96 +21,7 @@ namespace {
 constexpr absl::string_view kAddressMark = "ucx-address:";
 constexpr absl::string_view kDeviceMark = "gpu ", kHostMark = "host ";  // where the sender's rings lie
 constexpr absl::string_view kKeyMark = "ucx-ring:";
-constexpr char kHostTls[] = "tcp";
-constexpr char kDeviceTls[] = "cuda_ipc,cuda_copy,tcp";  // tcp: UCX's own messages
 constexpr int kProgressRounds = 64;  // per connection and call: enough for a burst, short enough for a loop
-
-absl::Status UcxStatus(absl::string_view call, ucs_status_t status) {
-  if (status == UCS_OK) return absl::OkStatus();
-  std::string text = absl::StrCat(call, ": ", ucs_status_string(status));
-  switch (status) {
-    case UCS_ERR_NO_MEMORY:
-    case UCS_ERR_NO_RESOURCE:
-    case UCS_ERR_EXCEEDS_LIMIT:
-      return absl::ResourceExhaustedError(text);
-    case UCS_ERR_INVALID_PARAM:
-    case UCS_ERR_INVALID_ADDR:
-    case UCS_ERR_NO_DEVICE:
-      return absl::InvalidArgumentError(text);
-    case UCS_ERR_UNREACHABLE:
-    case UCS_ERR_CANCELED:
-    case UCS_ERR_REJECTED:
-    case UCS_ERR_NOT_CONNECTED:
-    case UCS_ERR_CONNECTION_RESET:
-    case UCS_ERR_ENDPOINT_TIMEOUT:
-    case UCS_ERR_TIMED_OUT:
-      return absl::UnavailableError(text);
-    case UCS_ERR_UNSUPPORTED:
-    case UCS_ERR_NOT_IMPLEMENTED:
-      return absl::UnimplementedError(text);
-    default:
-      return absl::InternalError(text);
-  }
-}
-
-// What a non-blocking call returned: done, failed, or a request to ask later.
-class Request {
- public:
-  Request() = default;
-  explicit Request(ucs_status_ptr_t result) : result_(result) {}
-  Request(Request&& other) noexcept : result_(std::exchange(other.result_, nullptr)) {}
-  Request& operator=(Request&& other) noexcept {
-    std::swap(result_, other.result_);
-    return *this;
-  }
-  ~Request() {
-    if (UCS_PTR_IS_PTR(result_)) ucp_request_free(result_);
-  }
-  ucs_status_t status() const {
-    if (result_ == nullptr) return UCS_OK;
-    return UCS_PTR_IS_ERR(result_) ? UCS_PTR_STATUS(result_) : ucp_request_check_status(result_);
-  }
-
- private:
-  ucs_status_ptr_t result_ = nullptr;
-};
-
-absl::Status CheckTls(const std::string& tls) {
-  for (absl::string_view name : absl::StrSplit(tls, ',')) {
-    if (name.empty()) return absl::InvalidArgumentError(absl::StrCat("ucx tls: an empty name in ", tls));
-    for (absl::string_view refused : {"all", "sm", "shm", "mm", "cma", "knem", "xpmem"}) {
-      if (name == refused || absl::StartsWith(name, "^"))
-        return absl::InvalidArgumentError(
-            absl::StrCat("ucx tls: ", name, ": name the transports one by one, without cma, knem and xpmem"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<ucp_context_h> OpenContext(const std::string& tls) {
-  ucp_config_t* config = nullptr;
-  SLUICE_RETURN_IF_ERROR(UcxStatus("ucp_config_read", ucp_config_read(nullptr, nullptr, &config)));
-  ucp_params_t params = {};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES;
-  params.features = UCP_FEATURE_RMA;
-  ucp_context_h context = nullptr;
-  // The cache of memory types takes device memory for host memory when it missed the allocation.
-  ucs_status_t status = ucp_config_modify(config, "MEMTYPE_CACHE", "n");
-  if (status == UCS_OK) status = ucp_config_modify(config, "TLS", tls.c_str());
-  // A transport that this UCX lacks is no accident here: it is asked for, and looked for afterwards.
-  if (status == UCS_OK && tls == kDeviceTls) status = ucp_config_modify(config, "WARN_INVALID_CONFIG", "n");
-  if (status == UCS_OK) status = ucp_init(&params, config, &context);
-  ucp_config_release(config);
-  SLUICE_RETURN_IF_ERROR(UcxStatus(absl::StrCat("ucp_init with tls ", tls), status));
-  return context;
-}
-
-bool ReachesDeviceMemory(ucp_context_h context) {
-  ucp_context_attr_t attributes = {};
-  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  return ucp_context_query(context, &attributes) == UCS_OK &&
-         (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
-}
 
 }  // namespace
 
@@ -136,7 +46,7 @@ struct UcxTransport::Impl {
     bool failed = false;  // set by UCX's error callback
     bool closing = false;
     bool cut = false;  // closed with pushes under way
-    Request close;
+    UcxRequest close;
     std::string process;  // the peer's ProcessMark
     // GPUs move what goes between its rings and ours. What they do not, UCX would put with messages that the
     // receiver answers, and it ends the receiver's process when the sender is gone by then.
@@ -145,7 +55,7 @@ struct UcxTransport::Impl {
   };
   struct Transfer {
     PeerId peer;
-    Request put, flush;
+    UcxRequest put, flush;
   };
 
   UcxOptions options;
@@ -252,17 +162,17 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(const UcxOpti
   impl->options = options;
   const bool gpu = options.backend != nullptr && options.backend->is_gpu();
   if (gpu && options.tls.empty()) {
-    impl->options.tls = kDeviceTls;
+    impl->options.tls = kUcxDeviceTls;
     options.backend->Enter();
-    SLUICE_ASSIGN_OR_RETURN(impl->context, OpenContext(kDeviceTls));
+    SLUICE_ASSIGN_OR_RETURN(impl->context, OpenUcxContext(kUcxDeviceTls));
     impl->device_rings = ReachesDeviceMemory(impl->context);
     if (impl->device_rings) return std::unique_ptr<UcxTransport>(new UcxTransport(std::move(impl)));
     ucp_cleanup(impl->context);
   }
-  if (options.tls.empty()) impl->options.tls = kHostTls;
-  SLUICE_RETURN_IF_ERROR(CheckTls(impl->options.tls));
+  if (options.tls.empty()) impl->options.tls = kUcxHostTls;
+  SLUICE_RETURN_IF_ERROR(CheckUcxTls(impl->options.tls));
   if (gpu) options.backend->Enter();
-  SLUICE_ASSIGN_OR_RETURN(impl->context, OpenContext(impl->options.tls));
+  SLUICE_ASSIGN_OR_RETURN(impl->context, OpenUcxContext(impl->options.tls));
   impl->device_rings = gpu && ReachesDeviceMemory(impl->context);
   return std::unique_ptr<UcxTransport>(new UcxTransport(std::move(impl)));
 }
@@ -433,13 +343,13 @@ absl::StatusOr<TransferId> UcxTransport::Push(PeerId peer, RegionId local, Slice
   put.memh = source->memory;
   Impl::Transfer transfer;
   transfer.peer = peer;
-  transfer.put = Request(ucp_put_nbx(connection->second.endpoint, source->data + from.offset, from.bytes,
-                                     target->second.address + static_cast<uint64_t>(remote_offset),
-                                     target->second.key, &put));
+  transfer.put = UcxRequest(ucp_put_nbx(connection->second.endpoint, source->data + from.offset, from.bytes,
+                                        target->second.address + static_cast<uint64_t>(remote_offset),
+                                        target->second.key, &put));
   // The put's own completion frees the source; only the flush says that the bytes are there.
   ucp_request_param_t flush = {};
   if (transfer.put.status() >= 0)
-    transfer.flush = Request(ucp_ep_flush_nbx(connection->second.endpoint, &flush));
+    transfer.flush = UcxRequest(ucp_ep_flush_nbx(connection->second.endpoint, &flush));
   TransferId id = ++impl_->next_transfer;
   impl_->transfers.emplace(id, std::move(transfer));
   return id;
@@ -482,7 +392,7 @@ absl::Status UcxTransport::Quiesce(PeerId peer) {
       ucp_request_param_t force = {};
       force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
       force.flags = UCP_EP_CLOSE_FLAG_FORCE;
-      connection.close = Request(ucp_ep_close_nbx(connection.endpoint, &force));
+      connection.close = UcxRequest(ucp_ep_close_nbx(connection.endpoint, &force));
     }
   }
   if (connection.worker != nullptr) {
@@ -495,7 +405,7 @@ absl::Status UcxTransport::Quiesce(PeerId peer) {
       return true;
     });
     std::erase_if(impl_->transfers, [&](const auto& entry) { return entry.second.peer == peer; });
-    connection.close = Request();
+    connection.close = UcxRequest();
     ucp_worker_destroy(std::exchange(connection.worker, nullptr));
     // Of what was begun since.
     if (impl_->device_rings && connection.cut) SLUICE_RETURN_IF_ERROR(impl_->options.backend->Drain());
