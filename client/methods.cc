@@ -125,9 +125,8 @@ void PrintTable(const std::vector<Method>& methods, const std::optional<Setting>
                            NameOf(gates.propagation.kind), NameOf(gates.retention.kind),
                            NameOf(gates.selection.kind), NameOf(gates.history), method.preset->summary);
   }
-  out << "\nformulas, in rows of K,V of a layer and KV head; n prompt, t budget, g generated, m answer (at "
-         "most "
-         "128),\nL layers, D head_dim:\n";
+  out << "\nformulas, in rows of K,V of a layer and KV head; n prompt, t budget, g generated, m answer "
+         "(at most 128),\nL layers, D head_dim:\n";
   for (const Method& method : methods) {
     const MethodFormulas& f = method.formulas;
     out << absl::StrFormat("%-13s prefill %s; kept and sent %s; stored %s; read %s\n", method.preset->name,
