@@ -4,11 +4,9 @@ rerun let go on, computed in float64 from the definitions (algorithms.md §1, §
 make_selection.py's. Needs numpy.
 Run in this folder: python3 make_retention.py
 """
-import json
-
 import numpy as np
 
-from make_selection import pool, top, values
+from make_selection import pool, top, values, write_solved
 
 
 def round_bf16(x):
@@ -158,14 +156,7 @@ def main():
         cases.append({**base, "kind": "tsp", "rows": 60, "pool_per_head": True})
         cases.append({**base, "kind": "rerun", "rows": 60, "pooling": max15, "window": 32, "held": 32})
         cases.append({**base, "kind": "rerun", "rows": 60, "raw": True, "pooling": avg5, "window": 1})
-    solved = []
-    for number, case in enumerate(cases):
-        seed = 1000 * number
-        while (answer := solve(case, seed)) is None:
-            seed += 1
-        solved.append(answer)
-    with open("retention.json", "w") as out:
-        out.write("[\n" + ",\n".join(json.dumps(case) for case in solved) + "\n]\n")
+    write_solved("retention.json", cases, solve)
 
 
 if __name__ == "__main__":

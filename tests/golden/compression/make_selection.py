@@ -81,6 +81,18 @@ def solve(case, seed):
     return {**case, "seed": seed, "keep": [rows + tail for rows in keep], "go_on": go_on + tail}
 
 
+def write_solved(file, cases, solve):
+    """Each with the first seed whose answer has its margins."""
+    solved = []
+    for number, case in enumerate(cases):
+        seed = 1000 * number
+        while (answer := solve(case, seed)) is None:
+            seed += 1
+        solved.append(answer)
+    with open(file, "w") as out:
+        out.write("[\n" + ",\n".join(json.dumps(case) for case in solved) + "\n]\n")
+
+
 def main():
     pools = [{"kind": "max", "kernel": 1}, {"kind": "max", "kernel": 7}, {"kind": "max", "kernel": 63},
              {"kind": "avg", "kernel": 5}, {"kind": "fading", "after": 16.0, "before": 4.0},
@@ -95,14 +107,7 @@ def main():
     cases.append({**cases[4], "n": 49, "budget": 48, "tsp_rows": 48})
     cases.append({**cases[1], "sliding_window": 100, "budget": 40})
     cases.append({**cases[13], "sliding_window": 100, "budget": 40})
-    solved = []
-    for number, case in enumerate(cases):
-        seed = 1000 * number
-        while (answer := solve(case, seed)) is None:
-            seed += 1
-        solved.append(answer)
-    with open("selection.json", "w") as out:
-        out.write("[\n" + ",\n".join(json.dumps(case) for case in solved) + "\n]\n")
+    write_solved("selection.json", cases, solve)
 
 
 if __name__ == "__main__":
