@@ -131,7 +131,9 @@ TEST_F(BenchCluster, SessionsAreContinuedAndDeleted) {
   const nlohmann::json json = Json();
   for (const nlohmann::json& request : json["runs"][0]["requests"]) {
     EXPECT_EQ(request["code"], "OK") << request["error"];
-    if (request["turn"] > 0) EXPECT_GT(request["cached_tokens"], 400);
+    if (request["turn"] > 0) {
+      EXPECT_GT(request["cached_tokens"], 400);
+    }
     if (request["turn"] == 0 && request["dialogue"] > 1) {
       EXPECT_GE(request["cached_tokens"], 192) << "the shared prefix";
       EXPECT_LT(request["cached_tokens"], 384) << "and no more";

@@ -124,7 +124,9 @@ TEST_P(RankedPair, BothKindsOfHistoryGoOn) {
     const std::vector<int32_t> warm = Run(turn2);
     EXPECT_EQ(last_.first.history_outcome(), "warm");
     EXPECT_EQ(warm.size(), 6u);
-    if (history == HistoryKind::kKeep) EXPECT_EQ(warm, cold);
+    if (history == HistoryKind::kKeep) {
+      EXPECT_EQ(warm, cold);
+    }
   }
 }
 

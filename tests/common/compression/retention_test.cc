@@ -73,7 +73,9 @@ TEST_P(RetentionConformance, KeepsWhatItOwes) {
       EXPECT_TRUE(std::binary_search(rows.begin(), rows.end(), row)) << row;
     }
   }
-  if (kind != RetentionKind::kFull) EXPECT_EQ(total, 3u * std::min(n, budget));
+  if (kind != RetentionKind::kFull) {
+    EXPECT_EQ(total, 3u * std::min(n, budget));
+  }
 }
 
 constexpr Edge kEdges[] = {{"shorter than the budget", 20, 8, 8, 48},

@@ -159,8 +159,8 @@ TEST(RankedErrors, AFailedRankEndsThePassAndNotTheModel) {
   ASSERT_TRUE(before.ok()) << before.status();
 
   FailsOnce sink, other_sink;
-  auto pass = RankedPrefill::Create(two.model.get(), {{.ids = ids, .sink = &sink}});
-  auto other = RankedPrefill::Create(two.model.get(), {{.ids = ids, .sink = &other_sink}});
+  auto pass = RankedPrefill::Create(two.model.get(), {{.ids = ids, .gates = {}, .sink = &sink}});
+  auto other = RankedPrefill::Create(two.model.get(), {{.ids = ids, .gates = {}, .sink = &other_sink}});
   ASSERT_TRUE(pass.ok() && other.ok());
   EXPECT_TRUE((*other)->RunLayer().ok());
   absl::Status status;
