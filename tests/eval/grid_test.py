@@ -37,8 +37,24 @@ class Methods(unittest.TestCase):
             with self.subTest(text=text), self.assertRaises(ValueError):
                 methods.parse(text)
 
+    def test_braces_are_worked_out_for_a_cell(self):
+        method = methods.parse("eq=quest:selection.page={length/budget}:budget_tokens={budget/2}")
+        self.assertEqual(method.at(4096, 128).definition, "quest:budget_tokens=64:selection.page=32")
+        self.assertEqual(method.at(5000, 128).definition, "quest:budget_tokens=64:selection.page=39")
+        narrow = methods.parse("sparq:selection.channels={64*budget/length}")
+        self.assertEqual([narrow.at(length, 256).definition[-2:] for length in (1024, 32768)], ["16", "=1"])
+        for text in ("x:a={}", "x:a={budget+1}", "x:a={budget/}", "x:a={rows/2}", "x:a={budget/0}"):
+            with self.subTest(text=text), self.assertRaises(ValueError):
+                methods.parse(text)
+
 
 class Grids(unittest.TestCase):
+    def test_shards_share_out_the_prompts(self):
+        of = grid.from_table({**TABLE, "samples": 5})
+        shards = [list(of.jobs((i, 3))) for i in range(3)]
+        self.assertEqual(sorted(job.key for jobs in shards for job in jobs), sorted(job.key for job in of.jobs()))
+        self.assertEqual([{job.index for job in jobs} for jobs in shards], [{0, 3}, {1, 4}, {2}])
+
     def test_jobs_are_the_product_without_doubles(self):
         of = grid.from_table({**TABLE, "part": TABLE["part"] * 2})
         jobs = list(of.jobs())
@@ -134,6 +150,11 @@ class Fields(unittest.TestCase):
         self.assertEqual((spec.retention.kind, spec.history), (2, 2))
         self.assertEqual((spec.pooling.kind, spec.pooling.after, spec.pooling.before), (3, 16, 4))
         self.assertEqual((lambda p: (p.kind, p.kernel))(self.fill("snapkv:pooling=max63").pooling), (1, 63))
+
+    def test_a_method_may_set_its_own_budget(self):
+        self.assertEqual(self.fill("snapkv", 128).budget_tokens, 128)
+        self.assertEqual(self.fill("snapkv:budget_tokens=64", 128).budget_tokens, 64)
+        self.assertEqual(self.fill("snapkv:keep_ratio=0.5", 128).WhichOneof("budget"), "keep_ratio")
 
     def test_what_the_message_does_not_have_is_listed(self):
         for text, what in (("x:nope=1", "it has preset"), ("x:history=maybe", "HISTORY_KEEP"),

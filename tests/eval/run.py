@@ -37,6 +37,13 @@ def numbers(text):
         raise argparse.ArgumentTypeError(f"\"{text}\": want whole numbers with commas between") from None
 
 
+def shard(text):
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdigit() and of.isdigit() and int(number) < int(of)):
+        raise argparse.ArgumentTypeError(f"\"{text}\": want I/N, 0/2 and 1/2 for two runs")
+    return int(number), int(of)
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--router", help="HOST:PORT of a router")
@@ -53,6 +60,9 @@ def arguments():
     parser.add_argument("--samples", type=int, help="samples a cell (default: 20)")
     parser.add_argument("--seed", type=int, help="of the prompts (default: 1)")
     parser.add_argument("--out", required=True, help="folder of the results; an earlier run there goes on")
+    parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N",
+                        help="only every N-th prompt, from number I on: N runs share a grid among as many clusters; "
+                        "their samples.jsonl, one behind the other, are those of the whole")
     parser.add_argument("--parallel", type=int, default=4, help="requests at a time (default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=600, help="of one request [seconds]")
     parser.add_argument("--patience", type=float, default=120,
@@ -97,8 +107,8 @@ def measure(args, wanted, results):
     haystack = texts.Texts(args.texts)
     client.check_tokenizer(CHECKED_TEXT + "\n\n".join(haystack.prose(0, 20)))
     samples = runner.Samples(haystack, tokens.count, wanted.seed)
-    jobs = list(wanted.jobs())
-    for method in dict.fromkeys(job.method for job in jobs):
+    jobs = list(wanted.jobs(args.shard))
+    for method in dict.fromkeys(job.method.at(job.length, job.budget) for job in jobs):
         compression_fields.fill(wire.message("CompressionSpec")(), method, None)
     for task, length in dict.fromkeys((job.task, job.length) for job in jobs):
         if length > served.context_length:
@@ -125,7 +135,7 @@ def report(args, wanted, records):
     runs = [record for record in records if record["kind"] == "run"]
     left = 0
     if wanted is not None and not args.report_only:
-        left = len({job.key for job in wanted.jobs()} - {record.get("key") for record in records})
+        left = len({job.key for job in wanted.jobs(args.shard)} - {record.get("key") for record in records})
     found = cells.cells_of(records)
     out = pathlib.Path(args.out)
     summary = {"model": runs[-1]["model"] if runs else "", "runs": runs, "samples_missing": left, "cells": found}

@@ -10,7 +10,7 @@ INTEGERS = (F.TYPE_INT32, F.TYPE_INT64, F.TYPE_UINT32, F.TYPE_UINT64)
 
 
 def fill(spec, method, budget):
-    """ValueError says what is wrong with the method."""
+    """`method` without braces: Method.at. ValueError says what is wrong with it."""
     preset, *fields = method.definition.split(":")
     spec.preset = preset
     for part in fields:
@@ -19,7 +19,7 @@ def fill(spec, method, budget):
             _set(spec, path.split("."), value)
         except ValueError as error:
             raise ValueError(f"method \"{method.name}\": {part}: {error}") from None
-    if budget is not None:
+    if budget is not None and spec.WhichOneof("budget") is None:  # a method may set its own
         spec.budget_tokens = budget
     return spec
 

@@ -43,12 +43,13 @@ class Grid:
     expectations: tuple = ()  # what must hold: dictionaries as in the file
     about: str = ""
 
-    def jobs(self):
-        """All samples of all cells, none twice; those that share a prompt follow each other."""
+    def jobs(self, shard=(0, 1)):
+        """All samples of all cells, none twice; those that share a prompt follow each other. shard (i, n): those of the
+        i-th of n runs, each of which has prompts of its own."""
         seen = set()
         for part in self.parts:
             for length in part.lengths:
-                for index in range(part.samples):
+                for index in range(shard[0], part.samples, shard[1]):
                     for task in part.tasks:
                         for method in part.methods:
                             for budget in part.budgets if method.budgeted else (None,):
@@ -115,7 +116,10 @@ def from_table(table):
         parts.append(Part(tuple(tasks.names(of["tasks"])), _positive(of["lengths"], "lengths"), used,
                           _positive(of["budgets"], "budgets"), _positive([of["samples"]], "samples")[0]))
     known = {method.name for part in parts for method in part.methods}
+    for entry in table.get("reference", []) + table.get("expect", []):
+        entry.setdefault("budgets", table.get("budgets"))
     for reference in table.get("reference", []):
+        reference.setdefault("samples", table.get("samples"))
         _known(reference, REFERENCE_KEYS, "a reference")
         if len(reference["budgets"]) != len(reference["scores"]):
             raise ValueError(f"the reference {reference['task']}, {reference['method']}: needs a score for each budget")

@@ -73,9 +73,9 @@ def run(jobs, samples, ask, store, parallel, step=lambda failed: None):
     failures, in_a_row = [], 0
 
     def one(job):
-        sample = samples.get(job.task, job.length, job.index)
+        sample, method = samples.get(job.task, job.length, job.index), job.method.at(job.length, job.budget)
         try:
-            store.add(record_of(job, sample, ask(sample, job.method, job.budget)))
+            store.add(record_of(job, sample, ask(sample, method, job.budget)))
         except Refused as why:
             store.add(refusal_of(job, why))
 

@@ -34,17 +34,24 @@ def chatml(message, prefix=""):
 
 
 def largest(tokens_of, limit, at_most=1 << 20):
-    """The largest k for which tokens_of(k) <= limit; tokens_of grows with k."""
-    if tokens_of(0) > limit:
-        raise ValueError(f"{tokens_of(0)} tokens without any filling, more than the {limit} that there are: take a "
+    """The largest k for which tokens_of(k) <= limit; tokens_of grows with k, about as fast everywhere."""
+    low, tokens = 0, tokens_of(0)
+    if tokens > limit:
+        raise ValueError(f"{tokens} tokens without any filling, more than the {limit} that there are: take a "
                          "greater length")
-    low, high = 0, 8
-    while high <= at_most and tokens_of(high) <= limit:
-        low, high = high, high * 2
-    high = min(high, at_most + 1)
+    high, tokens_high = at_most + 1, None
+    guess = 8
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if tokens_of(middle) <= limit else (low, middle)
+        guess = min(max(guess, low + 1), high - 1)
+        there = tokens_of(guess)
+        if there <= limit:
+            low, tokens = guess, there
+        else:
+            high, tokens_high = guess, there
+        if tokens_high is None:
+            guess = 2 * low
+        else:  # where a straight line crosses the limit
+            guess = low + round((limit - tokens) * (high - low) / (tokens_high - tokens))
     return low
 
 
