@@ -59,7 +59,7 @@ grpc::ServerUnaryReactor* AdminService::GetStats(grpc::CallbackServerContext* co
 }
 
 grpc::ServerWriteReactor<v1::Stats>* AdminService::WatchStats(grpc::CallbackServerContext*,
-                                                              const v1::GetStatsRequest*) {
+                                                              const v1::WatchStatsRequest*) {
   return new Refusal<v1::Stats>(NotServed("Admin.WatchStats"));
 }
 

@@ -20,7 +20,7 @@ class AdminService final : public v1::Admin::CallbackService {
                                      v1::Stats* response) override;
   // Not served yet.
   grpc::ServerWriteReactor<v1::Stats>* WatchStats(grpc::CallbackServerContext* context,
-                                                  const v1::GetStatsRequest* request) override;
+                                                  const v1::WatchStatsRequest* request) override;
   grpc::ServerWriteReactor<v1::DrainProgress>* Drain(grpc::CallbackServerContext* context,
                                                      const v1::DrainRequest* request) override;
   grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context, const v1::UndrainRequest* request,
