@@ -51,9 +51,9 @@ grpc::ServerUnaryReactor* AdminService::GetStats(grpc::CallbackServerContext* co
   response->set_ready_decode(services_->cluster->Count(WorkerRole::kDecode, WorkerState::kReady));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   services_->pool->Submit([=, this] {
-    absl::StatusOr<int64_t> sessions = services_->store->Count();
-    if (sessions.ok()) response->set_sessions(*sessions);
-    reactor->Finish(ToGrpcStatus(sessions.status()));
+    absl::StatusOr<SessionTotals> totals = services_->store->Totals();
+    if (totals.ok()) response->set_sessions(totals->sessions);
+    reactor->Finish(ToGrpcStatus(totals.status()));
   });
   return reactor;
 }

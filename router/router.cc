@@ -76,11 +76,11 @@ Router::~Router() { Stop(absl::ZeroDuration()); }
 void Router::Tick() {
   cluster_.Expire();
   pool_.Submit([this] {
-    absl::StatusOr<int64_t> sessions = store_->Count();
-    if (!sessions.ok()) return;
+    absl::StatusOr<SessionTotals> totals = store_->Totals();
+    if (!totals.ok()) return;
     double busy = static_cast<double>(busy_sessions_.size());
     metrics_->sessions_busy.Set(busy);
-    metrics_->sessions_idle.Set(std::max(0.0, static_cast<double>(*sessions) - busy));
+    metrics_->sessions_idle.Set(std::max(0.0, static_cast<double>(totals->sessions) - busy));
   });
   timers_.At(clock_.Now() + kTick, [this] { Tick(); });
 }

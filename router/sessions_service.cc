@@ -125,7 +125,7 @@ grpc::ServerUnaryReactor* SessionsService::DeleteSession(grpc::CallbackServerCon
                                                          v1::DeleteSessionResponse* response) {
   return OnPool(context, [=, this]() -> absl::Status {
     SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
-    return services_->store->Delete(kOwner, request->session_id());
+    return services_->store->Delete(kOwner, request->session_id()).status();
   });
 }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/mutex.h"
 #include "common/base/random_id.h"
 #include "common/session/session_rules.h"
+#include "common/session/turn_ids.h"
 
 namespace sluice {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 struct TurnNode {
   Turn turn;
   int holders = 0;  // child turns, and sessions whose head this is
+  int64_t bytes = 0;
 };
 
 class MemoryStore final : public SessionStore {
@@ -49,7 +52,7 @@ class MemoryStore final : public SessionStore {
     SessionPage page;
     auto mine = by_owner_.find(owner);
     if (mine == by_owner_.end()) return page;
-    const AgeOrder& order = mine->second;
+    const AgeOrder& order = mine->second.by_age;
     auto it =
         page_token.empty() ? order.end() : order.lower_bound({cursor->created_unix_ms, cursor->session_id});
     while (it != order.begin()) {
@@ -63,22 +66,12 @@ class MemoryStore final : public SessionStore {
     return page;
   }
 
-  absl::Status Delete(absl::string_view owner, absl::string_view session_id) override {
+  absl::StatusOr<std::vector<std::string>> Delete(absl::string_view owner,
+                                                  absl::string_view session_id) override {
     MutexLock lock(&mu_);
     const Session* session = Owned(owner, session_id);
     if (session == nullptr) return SessionNotFound(session_id);
-    std::string turn_id = session->head_turn_id;
-    auto mine = by_owner_.find(session->owner);
-    mine->second.erase({session->created_unix_ms, session->id});
-    if (mine->second.empty()) by_owner_.erase(mine);
-    sessions_.erase(session_id);
-    while (!turn_id.empty()) {
-      auto node = turns_.find(turn_id);
-      if (--node->second.holders > 0) break;
-      turn_id = node->second.turn.parent_turn_id;
-      turns_.erase(node);
-    }
-    return absl::OkStatus();
+    return Erase(*session);
   }
 
   absl::StatusOr<Session> Fork(absl::string_view owner, absl::string_view session_id,
@@ -89,11 +82,32 @@ class MemoryStore final : public SessionStore {
     Session fork = *source;
     if (!turn_id.empty()) {
       if (!OnPath(*source, turn_id)) return TurnNotOnPath(turn_id, session_id);
-      fork.head_turn_id = std::string(turn_id);
+      SetHead(turn_id, &fork);
     }
     fork.id = RandomId128();
     fork.created_unix_ms = fork.updated_unix_ms = created_unix_ms;
     return Insert(std::move(fork));
+  }
+
+  absl::StatusOr<Truncated> Truncate(absl::string_view owner, absl::string_view session_id,
+                                     absl::string_view turn_id, int64_t updated_unix_ms) override {
+    MutexLock lock(&mu_);
+    if (Owned(owner, session_id) == nullptr) return SessionNotFound(session_id);
+    Session& session = sessions_.find(session_id)->second;
+    if (!OnPath(session, turn_id)) return TurnNotOnPath(turn_id, session_id);
+    const std::string old_head = session.head_turn_id;
+    SetHead(turn_id, &session);
+    session.updated_unix_ms = updated_unix_ms;
+    ++turns_.at(session.head_turn_id).holders;
+    return Truncated{session, Release(session.owner, old_head)};
+  }
+
+  absl::Status CheckRoom(absl::string_view owner) override {
+    MutexLock lock(&mu_);
+    auto mine = by_owner_.find(owner);
+    const int64_t bytes = mine == by_owner_.end() ? 0 : mine->second.bytes;
+    if (bytes < limits_.max_bytes_per_owner) return absl::OkStatus();
+    return TooManyBytes(owner, bytes, limits_.max_bytes_per_owner);
   }
 
   absl::Status CommitTurn(absl::string_view session_id, absl::string_view expected_parent_turn_id,
@@ -108,12 +122,13 @@ class MemoryStore final : public SessionStore {
     }
     if (turns_.contains(turn.id)) return TurnExists(turn.id);
     // The session's hold on the parent becomes the new turn's.
-    TurnNode node{turn, 1};
+    TurnNode node{turn, 1, TurnBytes(turn, SharedIds(IdsUpTo(session.head_turn_id), turn.prompt_ids))};
     node.turn.session_id = session.id;
     node.turn.parent_turn_id = session.head_turn_id;
-    node.turn.index = session.head_turn_id.empty() ? 0 : turns_.at(session.head_turn_id).turn.index + 1;
+    node.turn.index = session.turns;
+    by_owner_.at(session.owner).bytes += node.bytes;
     turns_.emplace(turn.id, std::move(node));
-    session.head_turn_id = turn.id;
+    SetHead(turn.id, &session);
     session.updated_unix_ms = turn.created_unix_ms;
     if (!compression_json.empty()) session.compression_json = std::string(compression_json);
     return absl::OkStatus();
@@ -142,13 +157,42 @@ class MemoryStore final : public SessionStore {
     return true;
   }
 
-  absl::StatusOr<int64_t> Count() override {
+  absl::StatusOr<std::vector<Session>> Idle(int64_t updated_before_unix_ms, int limit) override {
     MutexLock lock(&mu_);
-    return static_cast<int64_t>(sessions_.size());
+    std::vector<Session> idle;
+    for (const auto& [id, session] : sessions_) {
+      if (session.updated_unix_ms < updated_before_unix_ms) idle.push_back(session);
+    }
+    std::sort(idle.begin(), idle.end(), [](const Session& a, const Session& b) {
+      return std::tie(a.updated_unix_ms, a.id) < std::tie(b.updated_unix_ms, b.id);
+    });
+    if (idle.size() > static_cast<size_t>(limit)) idle.resize(limit);
+    return idle;
+  }
+
+  absl::StatusOr<std::optional<std::vector<std::string>>> DeleteIdle(
+      absl::string_view session_id, int64_t updated_before_unix_ms) override {
+    MutexLock lock(&mu_);
+    auto found = sessions_.find(session_id);
+    if (found == sessions_.end() || found->second.updated_unix_ms >= updated_before_unix_ms) {
+      return std::optional<std::vector<std::string>>();
+    }
+    return std::optional<std::vector<std::string>>(Erase(found->second));
+  }
+
+  absl::StatusOr<SessionTotals> Totals() override {
+    MutexLock lock(&mu_);
+    SessionTotals totals{static_cast<int64_t>(sessions_.size()), 0};
+    for (const auto& [owner, holdings] : by_owner_) totals.bytes += holdings.bytes;
+    return totals;
   }
 
  private:
   using AgeOrder = std::set<std::pair<int64_t, std::string>>;  // (created, id), oldest first
+  struct Holdings {                                            // of one owner, while it has sessions
+    AgeOrder by_age;
+    int64_t bytes = 0;
+  };
 
   const Session* Owned(absl::string_view owner, absl::string_view session_id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -162,14 +206,53 @@ class MemoryStore final : public SessionStore {
     return !at.empty();
   }
 
+  void SetHead(absl::string_view turn_id, Session* session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    session->head_turn_id = std::string(turn_id);
+    session->turns = turns_.at(turn_id).turn.index + 1;
+  }
+
+  // The turn's prompt and emitted ids; none for an empty id.
+  std::vector<int32_t> IdsUpTo(const std::string& turn_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (turn_id.empty()) return {};
+    const Turn& turn = turns_.at(turn_id).turn;
+    std::vector<int32_t> ids = turn.prompt_ids;
+    ids.insert(ids.end(), turn.emitted_ids.begin(), turn.emitted_ids.end());
+    return ids;
+  }
+
+  // Lets go of a session's hold on its old head; the turns dropped by that, first to last.
+  std::vector<std::string> Release(const std::string& owner, std::string turn_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<std::string> dropped;
+    while (!turn_id.empty()) {
+      auto node = turns_.find(turn_id);
+      if (--node->second.holders > 0) break;
+      by_owner_.at(owner).bytes -= node->second.bytes;
+      dropped.push_back(std::exchange(turn_id, node->second.turn.parent_turn_id));
+      turns_.erase(node);
+    }
+    std::reverse(dropped.begin(), dropped.end());
+    return dropped;
+  }
+
+  std::vector<std::string> Erase(const Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Session gone = session;
+    sessions_.erase(gone.id);
+    std::vector<std::string> dropped = Release(gone.owner, gone.head_turn_id);
+    auto mine = by_owner_.find(gone.owner);
+    mine->second.by_age.erase({gone.created_unix_ms, gone.id});
+    if (mine->second.by_age.empty()) by_owner_.erase(mine);
+    return dropped;
+  }
+
   absl::StatusOr<Session> Insert(Session session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     auto mine = by_owner_.find(session.owner);
-    size_t n_sessions = mine == by_owner_.end() ? 0 : mine->second.size();
+    size_t n_sessions = mine == by_owner_.end() ? 0 : mine->second.by_age.size();
     if (n_sessions >= static_cast<size_t>(limits_.max_sessions_per_owner)) {
-      return TooManySessions(limits_.max_sessions_per_owner);
+      return TooManySessions(session.owner, limits_.max_sessions_per_owner);
     }
     if (!session.head_turn_id.empty()) ++turns_.at(session.head_turn_id).holders;
-    by_owner_[session.owner].insert({session.created_unix_ms, session.id});
+    by_owner_[session.owner].by_age.insert({session.created_unix_ms, session.id});
     return sessions_.emplace(session.id, std::move(session)).first->second;
   }
 
@@ -177,7 +260,7 @@ class MemoryStore final : public SessionStore {
   Mutex mu_;
   absl::flat_hash_map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, TurnNode> turns_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, AgeOrder> by_owner_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, Holdings> by_owner_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -10,10 +11,17 @@ namespace {
 
 constexpr size_t kIdDigits = 32;
 constexpr size_t kTimeDigits = 16;
+constexpr char kQuotaPayload[] = "sluice.session.quota";
 
 bool IsLowerHex(absl::string_view text) {
   return std::all_of(text.begin(), text.end(),
                      [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+absl::Status QuotaReached(const std::string& subject, const std::string& message) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  status.SetPayload(kQuotaPayload, absl::Cord(subject));
+  return status;
 }
 
 absl::string_view OrNone(absl::string_view turn_id) { return turn_id.empty() ? "none" : turn_id; }
@@ -42,6 +50,13 @@ absl::Status CheckPageSize(int page_size) {
         absl::StrCat("page_size: want 1 to ", kMaxSessionPage, ", got ", page_size));
   }
   return absl::OkStatus();
+}
+
+int64_t TurnBytes(const Turn& turn, int64_t shared_ids) {
+  size_t text = turn.reply.size();
+  for (const TurnMessage& message : turn.messages) text += message.role.size() + message.content.size();
+  const int64_t ids = static_cast<int64_t>(turn.prompt_ids.size() + turn.emitted_ids.size()) - shared_ids;
+  return static_cast<int64_t>(text) + 4 * ids;
 }
 
 std::string EncodePageToken(const Session& last) {
@@ -76,9 +91,21 @@ absl::Status StaleParent(absl::string_view expected, absl::string_view head) {
                                          OrNone(expected), "; read it again or fork at the parent"));
 }
 
-absl::Status TooManySessions(int limit) {
-  return absl::ResourceExhaustedError(
+absl::Status TooManySessions(absl::string_view owner, int limit) {
+  return QuotaReached(
+      absl::StrCat("sessions of owner '", owner, "'"),
       absl::StrCat("sessions: the limit of ", limit, " per owner is reached; delete one first"));
+}
+
+absl::Status TooManyBytes(absl::string_view owner, int64_t bytes, int64_t limit) {
+  return QuotaReached(absl::StrCat("session bytes of owner '", owner, "'"),
+                      absl::StrCat("sessions: their turns take ", bytes, " bytes, the limit is ", limit,
+                                   " per owner; truncate or delete some first"));
+}
+
+std::string QuotaSubjectOf(const absl::Status& status) {
+  absl::optional<absl::Cord> subject = status.GetPayload(kQuotaPayload);
+  return subject.has_value() ? std::string(*subject) : std::string();
 }
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Role: what every store refuses in the same words, and the page token they share.
+// Role: what every store refuses in the same words, the page token they share, and how a turn counts.
 // Threads: pure functions.
 #pragma once
 
@@ -16,6 +16,10 @@ absl::Status CheckNewSession(const NewSession& session);
 absl::Status CheckTurn(const Turn& turn);
 absl::Status CheckPageSize(int page_size);
 
+// Against its owner's quota: text, and 4 bytes a token id but for the first `shared_ids` of its prompt, which
+// are its parent's (turn_ids.h).
+int64_t TurnBytes(const Turn& turn, int64_t shared_ids);
+
 // Where a page ends. Sessions are listed by (created_unix_ms, id), both descending; the token names the
 // caller's own last session and so tells nothing about others.
 struct PageCursor {
@@ -29,6 +33,11 @@ absl::Status SessionNotFound(absl::string_view session_id);
 absl::Status TurnNotOnPath(absl::string_view turn_id, absl::string_view session_id);
 absl::Status TurnExists(absl::string_view turn_id);
 absl::Status StaleParent(absl::string_view expected, absl::string_view head);
-absl::Status TooManySessions(int limit);
+absl::Status TooManySessions(absl::string_view owner, int limit);
+absl::Status TooManyBytes(absl::string_view owner, int64_t bytes, int64_t limit);
+
+// What an owner has too much of, if that is why the status is ResourceExhausted; else empty. Payloads of this
+// kind are for the process alone.
+std::string QuotaSubjectOf(const absl::Status& status);
 
 }  // namespace sluice

@@ -5,8 +5,8 @@
 // disk, so it is never called from an engine loop. The store reads no clock: times are the caller's, unix
 // milliseconds.
 //
-// Turns are shared by reference: a fork's path leads through the same turns as its source's, and a turn goes
-// when the last session whose path holds it is deleted.
+// Turns are shared by reference: a fork's path leads through the same turns as its source's, and a turn is
+// dropped when no session's path holds it any more.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,7 @@ struct Session {
   int64_t created_unix_ms = 0;
   int64_t updated_unix_ms = 0;  // the last commit, or creation
   std::string head_turn_id;     // empty before the first turn
+  int turns = 0;                // on the path to the head
   std::map<std::string, std::string> metadata;
   std::optional<SessionHome> home;
   std::string compression_json;  // opaque: what later turns need of earlier ones; empty before the first turn
@@ -73,8 +74,21 @@ struct SessionPage {
   std::string next_page_token;  // empty: this was the last page
 };
 
+// Turns dropped with a change come first to last.
+struct Truncated {
+  Session session;
+  std::vector<std::string> dropped_turn_ids;
+};
+
+// bytes: of turns, each once: text, and token ids that are not its parent's (TurnBytes in session_rules.h).
 struct SessionLimits {
   int max_sessions_per_owner = 10000;
+  int64_t max_bytes_per_owner = int64_t{16} << 30;
+};
+struct SessionTotals {
+  int64_t sessions = 0;
+  int64_t bytes = 0;
+  friend bool operator==(const SessionTotals&, const SessionTotals&) = default;
 };
 
 inline constexpr int kMaxSessionMetadata = 16;
@@ -87,7 +101,7 @@ class SessionStore {
   // ResourceExhausted: the owner is at SessionLimits::max_sessions_per_owner (a fork counts too).
   virtual absl::StatusOr<Session> Create(const NewSession& session) = 0;
 
-  // NotFound also when the session is another owner's: ids do not leak. Same for Delete and Fork.
+  // NotFound also when the session is another owner's: ids do not leak. Same for Delete, Fork and Truncate.
   virtual absl::StatusOr<Session> Get(absl::string_view owner, absl::string_view session_id) = 0;
 
   // Newest first. page_token: empty, or next_page_token of the page before; page_size in [1,
@@ -95,14 +109,24 @@ class SessionStore {
   virtual absl::StatusOr<SessionPage> List(absl::string_view owner, absl::string_view page_token,
                                            int page_size) = 0;
 
-  // The session and every turn that no other session's path holds.
-  virtual absl::Status Delete(absl::string_view owner, absl::string_view session_id) = 0;
+  // The session and every turn that no other session's path holds; the ids of these, first to last.
+  virtual absl::StatusOr<std::vector<std::string>> Delete(absl::string_view owner,
+                                                          absl::string_view session_id) = 0;
 
   // A new session of the same owner whose head is `turn_id`, or the source's head when empty. NotFound: the
   // turn is not on the source's path. The fork takes the source's home, metadata and
   // compression_json.
   virtual absl::StatusOr<Session> Fork(absl::string_view owner, absl::string_view session_id,
                                        absl::string_view turn_id, int64_t created_unix_ms) = 0;
+
+  // Makes `turn_id` the head and drops the turns after it that no other session's path holds. NotFound: the
+  // turn is not on the session's path. compression_json stays.
+  virtual absl::StatusOr<Truncated> Truncate(absl::string_view owner, absl::string_view session_id,
+                                             absl::string_view turn_id, int64_t updated_unix_ms) = 0;
+
+  // ResourceExhausted: the owner's turns are at SessionLimits::max_bytes_per_owner. To be asked before a turn
+  // is computed: CommitTurn keeps what was computed, so an owner goes over by the turns under way.
+  virtual absl::Status CheckRoom(absl::string_view owner) = 0;
 
   // The methods below take no owner: the caller has passed Get.
 
@@ -119,8 +143,15 @@ class SessionStore {
                                        const std::optional<SessionHome>& expected,
                                        const std::optional<SessionHome>& home) = 0;
 
-  // Sessions of all owners, for the sluice_sessions gauge.
-  virtual absl::StatusOr<int64_t> Count() = 0;
+  // The methods below are over all owners.
+
+  // At most `limit` sessions whose updated_unix_ms is earlier, the longest idle first.
+  virtual absl::StatusOr<std::vector<Session>> Idle(int64_t updated_before_unix_ms, int limit) = 0;
+  // As Delete, if updated_unix_ms still is earlier; nullopt: it is not, or the session is gone.
+  virtual absl::StatusOr<std::optional<std::vector<std::string>>> DeleteIdle(
+      absl::string_view session_id, int64_t updated_before_unix_ms) = 0;
+
+  virtual absl::StatusOr<SessionTotals> Totals() = 0;
 };
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kSchemaVersion = 2;
+constexpr int64_t kSchemaVersion = 3;
 
 // A turn row belongs to no session: it lives while a child turn or a session's head refers to it. Its prompt
 // is the first shared_ids ids of its parent's prompt and emitted ids, then prompt_ids (turn_ids.h).
@@ -22,7 +22,8 @@ constexpr const char* kTables[] = {
     " emitted_ids BLOB NOT NULL,"
     " finish_reason TEXT NOT NULL,"
     " created_unix_ms INTEGER NOT NULL,"
-    " shared_ids INTEGER NOT NULL)",
+    " shared_ids INTEGER NOT NULL,"
+    " bytes INTEGER NOT NULL)",  // TurnBytes
     "CREATE INDEX turns_by_parent ON turns(parent_id)",
     "CREATE TABLE turn_messages ("
     " turn_id TEXT NOT NULL REFERENCES turns(id) ON DELETE CASCADE,"
@@ -42,17 +43,41 @@ constexpr const char* kTables[] = {
     " compression_json TEXT NOT NULL)",
     "CREATE INDEX sessions_by_owner ON sessions(owner, created_unix_ms, id)",
     "CREATE INDEX sessions_by_head ON sessions(head_turn_id)",
+    "CREATE INDEX sessions_by_update ON sessions(updated_unix_ms, id)",
     "CREATE TABLE session_metadata ("
     " session_id TEXT NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,"
     " key TEXT NOT NULL,"
     " value TEXT NOT NULL,"
     " PRIMARY KEY (session_id, key)) WITHOUT ROWID",
+    // The sum of an owner's turns, so that a quota costs no scan.
+    "CREATE TABLE owners ("
+    " owner TEXT NOT NULL PRIMARY KEY,"
+    " bytes INTEGER NOT NULL) WITHOUT ROWID",
 };
 
-// kMigrations[v - 1] leads from version v to the next one.
-constexpr const char* kMigrations[kSchemaVersion - 1] = {
+// Those from a version on lead to the next one, in order.
+struct Migration {
+  int64_t from;
+  const char* sql;
+};
+constexpr Migration kMigrations[] = {
     // Version 1 held each prompt whole: it shares nothing.
-    "ALTER TABLE turns ADD COLUMN shared_ids INTEGER NOT NULL DEFAULT 0",
+    {1, "ALTER TABLE turns ADD COLUMN shared_ids INTEGER NOT NULL DEFAULT 0"},
+    // Version 2 counted no bytes.
+    {2, "ALTER TABLE turns ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0"},
+    {2,
+     "UPDATE turns SET bytes = length(CAST(reply AS BLOB)) + length(prompt_ids) + length(emitted_ids)"
+     " + (SELECT ifnull(sum(length(CAST(role AS BLOB)) + length(CAST(content AS BLOB))), 0)"
+     " FROM turn_messages WHERE turn_id = turns.id)"},
+    {2, "CREATE INDEX sessions_by_update ON sessions(updated_unix_ms, id)"},
+    {2, "CREATE TABLE owners (owner TEXT NOT NULL PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID"},
+    {2,
+     "INSERT INTO owners WITH RECURSIVE held(owner, turn_id) AS ("
+     " SELECT owner, head_turn_id FROM sessions WHERE head_turn_id IS NOT NULL"
+     " UNION SELECT held.owner, turns.parent_id FROM held JOIN turns ON turns.id = held.turn_id"
+     " WHERE turns.parent_id IS NOT NULL)"
+     " SELECT held.owner, sum(turns.bytes) FROM held JOIN turns ON turns.id = held.turn_id GROUP BY "
+     "held.owner"},
 };
 
 absl::Status SetVersion(SqliteDb* db, absl::string_view sql) {
@@ -90,8 +115,8 @@ absl::Status PrepareSessionSchema(SqliteDb* db) {
                                                       version, ", this program knows 1 to ", kSchemaVersion,
                                                       "; run the program that wrote it"));
   }
-  for (int64_t from = version; from < kSchemaVersion; ++from) {
-    SLUICE_RETURN_IF_ERROR(db->Run(kMigrations[from - 1]));
+  for (const Migration& migration : kMigrations) {
+    if (migration.from >= version) SLUICE_RETURN_IF_ERROR(db->Run(migration.sql));
   }
   if (version < kSchemaVersion) {
     SLUICE_RETURN_IF_ERROR(SetVersion(db, "UPDATE schema_version SET version = ?"));

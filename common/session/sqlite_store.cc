@@ -17,7 +17,7 @@ namespace {
 
 #define SLUICE_SESSION_COLUMNS                                                                              \
   "SELECT id, owner, model, created_unix_ms, updated_unix_ms, head_turn_id, home_worker, home_incarnation," \
-  " compression_json FROM sessions "
+  " compression_json, (SELECT position + 1 FROM turns WHERE id = head_turn_id) FROM sessions "
 
 // An absent turn id is NULL in the tables, so that foreign keys hold.
 void BindTurnId(SqliteQuery* query, absl::string_view turn_id) {
@@ -79,38 +79,26 @@ class SqliteStore final : public SessionStore {
                         "WHERE owner = ? AND (created_unix_ms, id) < (?, ?)"
                         " ORDER BY created_unix_ms DESC, id DESC LIMIT ?");
       query.Text(owner).Int(cursor.created_unix_ms).Text(cursor.session_id).Int(page_size + 1);
-      while (true) {
-        SLUICE_ASSIGN_OR_RETURN(bool row, query.Next());
-        if (!row) break;
-        if (page.sessions.size() == static_cast<size_t>(page_size)) {
-          page.next_page_token = EncodePageToken(page.sessions.back());
-          break;
-        }
-        page.sessions.push_back(SessionAt(query));
-      }
+      SLUICE_RETURN_IF_ERROR(ReadSessions(&query, &page.sessions));
+    }
+    if (page.sessions.size() > static_cast<size_t>(page_size)) {
+      page.sessions.pop_back();
+      page.next_page_token = EncodePageToken(page.sessions.back());
     }
     for (Session& session : page.sessions) SLUICE_RETURN_IF_ERROR(ReadMetadata(&session));
     SLUICE_RETURN_IF_ERROR(transaction.Commit());
     return page;
   }
 
-  absl::Status Delete(absl::string_view owner, absl::string_view session_id) override {
+  absl::StatusOr<std::vector<std::string>> Delete(absl::string_view owner,
+                                                  absl::string_view session_id) override {
     MutexLock lock(&mu_);
     SqliteTransaction transaction(db_.get());
     SLUICE_RETURN_IF_ERROR(transaction.BeginWrite());
     SLUICE_ASSIGN_OR_RETURN(Session session, Owned(owner, session_id));
-    SqliteQuery erase(db_.get(), "DELETE FROM sessions WHERE id = ?");
-    SLUICE_RETURN_IF_ERROR(erase.Text(session_id).Run());
-    std::string turn_id = session.head_turn_id;
-    while (!turn_id.empty()) {
-      SLUICE_ASSIGN_OR_RETURN(bool held, IsHeld(turn_id));
-      if (held) break;
-      SLUICE_ASSIGN_OR_RETURN(std::string parent_id, ParentOf(turn_id));
-      SqliteQuery erase_turn(db_.get(), "DELETE FROM turns WHERE id = ?");
-      SLUICE_RETURN_IF_ERROR(erase_turn.Text(turn_id).Run());
-      turn_id = std::move(parent_id);
-    }
-    return transaction.Commit();
+    SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> dropped, Erase(session));
+    SLUICE_RETURN_IF_ERROR(transaction.Commit());
+    return dropped;
   }
 
   absl::StatusOr<Session> Fork(absl::string_view owner, absl::string_view session_id,
@@ -119,15 +107,37 @@ class SqliteStore final : public SessionStore {
     SqliteTransaction transaction(db_.get());
     SLUICE_RETURN_IF_ERROR(transaction.BeginWrite());
     SLUICE_ASSIGN_OR_RETURN(Session fork, Owned(owner, session_id));
-    if (!turn_id.empty()) {
-      SLUICE_RETURN_IF_ERROR(CheckOnPath(session_id, fork.head_turn_id, turn_id));
-      fork.head_turn_id = std::string(turn_id);
-    }
+    if (!turn_id.empty()) SLUICE_RETURN_IF_ERROR(MoveBack(turn_id, &fork));
     fork.id = RandomId128();
     fork.created_unix_ms = fork.updated_unix_ms = created_unix_ms;
     SLUICE_RETURN_IF_ERROR(Insert(fork));
     SLUICE_RETURN_IF_ERROR(transaction.Commit());
     return fork;
+  }
+
+  absl::StatusOr<Truncated> Truncate(absl::string_view owner, absl::string_view session_id,
+                                     absl::string_view turn_id, int64_t updated_unix_ms) override {
+    MutexLock lock(&mu_);
+    SqliteTransaction transaction(db_.get());
+    SLUICE_RETURN_IF_ERROR(transaction.BeginWrite());
+    Truncated out;
+    SLUICE_ASSIGN_OR_RETURN(out.session, Owned(owner, session_id));
+    const std::string old_head = out.session.head_turn_id;
+    SLUICE_RETURN_IF_ERROR(MoveBack(turn_id, &out.session));
+    out.session.updated_unix_ms = updated_unix_ms;
+    SqliteQuery update(db_.get(), "UPDATE sessions SET head_turn_id = ?, updated_unix_ms = ? WHERE id = ?");
+    SLUICE_RETURN_IF_ERROR(update.Text(turn_id).Int(updated_unix_ms).Text(session_id).Run());
+    SLUICE_ASSIGN_OR_RETURN(out.dropped_turn_ids, Release(owner, old_head));
+    SLUICE_RETURN_IF_ERROR(transaction.Commit());
+    return out;
+  }
+
+  absl::Status CheckRoom(absl::string_view owner) override {
+    MutexLock lock(&mu_);
+    SqliteQuery query(db_.get(), "SELECT bytes FROM owners WHERE owner = ?");
+    SLUICE_ASSIGN_OR_RETURN(bool row, query.Text(owner).Next());
+    if (!row || query.IntAt(0) < limits_.max_bytes_per_owner) return absl::OkStatus();
+    return TooManyBytes(owner, query.IntAt(0), limits_.max_bytes_per_owner);
   }
 
   absl::Status CommitTurn(absl::string_view session_id, absl::string_view expected_parent_turn_id,
@@ -194,11 +204,45 @@ class SqliteStore final : public SessionStore {
     return changed;
   }
 
-  absl::StatusOr<int64_t> Count() override {
+  absl::StatusOr<std::vector<Session>> Idle(int64_t updated_before_unix_ms, int limit) override {
     MutexLock lock(&mu_);
-    SqliteQuery query(db_.get(), "SELECT count(*) FROM sessions");
+    SqliteTransaction transaction(db_.get());
+    SLUICE_RETURN_IF_ERROR(transaction.BeginRead());
+    std::vector<Session> idle;
+    {
+      SqliteQuery query(
+          db_.get(), SLUICE_SESSION_COLUMNS "WHERE updated_unix_ms < ? ORDER BY updated_unix_ms, id LIMIT ?");
+      SLUICE_RETURN_IF_ERROR(ReadSessions(&query.Int(updated_before_unix_ms).Int(limit), &idle));
+    }
+    for (Session& session : idle) SLUICE_RETURN_IF_ERROR(ReadMetadata(&session));
+    SLUICE_RETURN_IF_ERROR(transaction.Commit());
+    return idle;
+  }
+
+  absl::StatusOr<std::optional<std::vector<std::string>>> DeleteIdle(
+      absl::string_view session_id, int64_t updated_before_unix_ms) override {
+    MutexLock lock(&mu_);
+    SqliteTransaction transaction(db_.get());
+    SLUICE_RETURN_IF_ERROR(transaction.BeginWrite());
+    std::vector<Session> found;
+    {
+      SqliteQuery query(db_.get(), SLUICE_SESSION_COLUMNS "WHERE id = ? AND updated_unix_ms < ?");
+      SLUICE_RETURN_IF_ERROR(ReadSessions(&query.Text(session_id).Int(updated_before_unix_ms), &found));
+    }
+    std::optional<std::vector<std::string>> dropped;
+    if (!found.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(dropped, Erase(found[0]));
+    }
+    SLUICE_RETURN_IF_ERROR(transaction.Commit());
+    return dropped;
+  }
+
+  absl::StatusOr<SessionTotals> Totals() override {
+    MutexLock lock(&mu_);
+    SqliteQuery query(db_.get(),
+                      "SELECT (SELECT count(*) FROM sessions), (SELECT ifnull(sum(bytes), 0) FROM owners)");
     SLUICE_RETURN_IF_ERROR(query.Next().status());
-    return query.IntAt(0);
+    return SessionTotals{query.IntAt(0), query.IntAt(1)};
   }
 
  private:
@@ -212,6 +256,7 @@ class SqliteStore final : public SessionStore {
     session.head_turn_id = row.TextAt(5);
     if (!row.NullAt(6)) session.home = SessionHome{row.TextAt(6), row.TextAt(7)};
     session.compression_json = row.TextAt(8);
+    session.turns = static_cast<int>(row.IntAt(9));
     return session;
   }
 
@@ -230,6 +275,16 @@ class SqliteStore final : public SessionStore {
     return session;
   }
 
+  // Without metadata.
+  absl::Status ReadSessions(SqliteQuery* query, std::vector<Session>* sessions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    while (true) {
+      SLUICE_ASSIGN_OR_RETURN(bool row, query->Next());
+      if (!row) return absl::OkStatus();
+      sessions->push_back(SessionAt(*query));
+    }
+  }
+
   absl::Status ReadMetadata(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     SqliteQuery query(db_.get(), "SELECT key, value FROM session_metadata WHERE session_id = ?");
     query.Text(session->id);
@@ -245,7 +300,7 @@ class SqliteStore final : public SessionStore {
       SqliteQuery count(db_.get(), "SELECT count(*) FROM sessions WHERE owner = ?");
       SLUICE_RETURN_IF_ERROR(count.Text(session.owner).Next().status());
       if (count.IntAt(0) >= limits_.max_sessions_per_owner)
-        return TooManySessions(limits_.max_sessions_per_owner);
+        return TooManySessions(session.owner, limits_.max_sessions_per_owner);
     }
     SqliteQuery insert(db_.get(), "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)");
     insert.Text(session.id).Text(session.owner).Text(session.model);
@@ -272,7 +327,8 @@ class SqliteStore final : public SessionStore {
     std::string emitted_ids = EncodeIds(turn.emitted_ids);
     SqliteQuery insert(db_.get(),
                        "INSERT INTO turns VALUES (?1, ?2, ?3,"
-                       " ifnull((SELECT position + 1 FROM turns WHERE id = ?3), 0), ?4, ?5, ?6, ?7, ?8, ?9)");
+                       " ifnull((SELECT position + 1 FROM turns WHERE id = ?3), 0),"
+                       " ?4, ?5, ?6, ?7, ?8, ?9, ?10)");
     insert.Text(turn.id).Text(session_id);
     BindTurnId(&insert, parent_id);
     insert.Text(turn.reply)
@@ -280,8 +336,13 @@ class SqliteStore final : public SessionStore {
         .Blob(emitted_ids)
         .Text(turn.finish_reason)
         .Int(turn.created_unix_ms)
-        .Int(prompt.shared);
+        .Int(prompt.shared)
+        .Int(TurnBytes(turn, prompt.shared));
     SLUICE_RETURN_IF_ERROR(insert.Run());
+    SqliteQuery count(db_.get(),
+                      "INSERT INTO owners SELECT owner, ? FROM sessions WHERE id = ?"
+                      " ON CONFLICT (owner) DO UPDATE SET bytes = bytes + excluded.bytes");
+    SLUICE_RETURN_IF_ERROR(count.Int(TurnBytes(turn, prompt.shared)).Text(session_id).Run());
     for (size_t i = 0; i < turn.messages.size(); ++i) {
       SqliteQuery message(db_.get(), "INSERT INTO turn_messages VALUES (?, ?, ?, ?)");
       message.Text(turn.id).Int(static_cast<int64_t>(i));
@@ -296,6 +357,43 @@ class SqliteStore final : public SessionStore {
     SLUICE_ASSIGN_OR_RETURN(bool row, query.Text(session_id).Next());
     if (!row) return SessionNotFound(session_id);
     return query.TextAt(0);
+  }
+
+  absl::StatusOr<std::vector<std::string>> Erase(const Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    SqliteQuery erase(db_.get(), "DELETE FROM sessions WHERE id = ?");
+    SLUICE_RETURN_IF_ERROR(erase.Text(session.id).Run());
+    return Release(session.owner, session.head_turn_id);
+  }
+
+  // From an old head on, turns that nothing holds any more are dropped; their ids, first to last.
+  absl::StatusOr<std::vector<std::string>> Release(absl::string_view owner, std::string turn_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<std::string> dropped;
+    int64_t bytes = 0;
+    while (!turn_id.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(bool held, IsHeld(turn_id));
+      if (held) break;
+      SqliteQuery erase(db_.get(), "DELETE FROM turns WHERE id = ? RETURNING parent_id, bytes");
+      SLUICE_ASSIGN_OR_RETURN(bool row, erase.Text(turn_id).Next());
+      if (!row) return MissingTurn(turn_id);
+      bytes += erase.IntAt(1);
+      dropped.push_back(std::exchange(turn_id, erase.TextAt(0)));
+    }
+    SqliteQuery count(db_.get(), "UPDATE owners SET bytes = bytes - ? WHERE owner = ?");
+    SLUICE_RETURN_IF_ERROR(count.Int(bytes).Text(owner).Run());
+    std::reverse(dropped.begin(), dropped.end());
+    return dropped;
+  }
+
+  // `turn_id` of the session's path becomes its head.
+  absl::Status MoveBack(absl::string_view turn_id, Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    SLUICE_RETURN_IF_ERROR(CheckOnPath(session->id, session->head_turn_id, turn_id));
+    session->head_turn_id = std::string(turn_id);
+    SqliteQuery query(db_.get(), "SELECT position + 1 FROM turns WHERE id = ?");
+    SLUICE_ASSIGN_OR_RETURN(bool row, query.Text(turn_id).Next());
+    if (!row) return MissingTurn(turn_id);
+    session->turns = static_cast<int>(query.IntAt(0));
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> ParentOf(absl::string_view turn_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

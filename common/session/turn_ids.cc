@@ -28,10 +28,14 @@ std::vector<int32_t> DecodeIds(absl::string_view blob) {
   return ids;
 }
 
-StoredPrompt StorePrompt(absl::Span<const int32_t> before, absl::Span<const int32_t> prompt) {
+int64_t SharedIds(absl::Span<const int32_t> before, absl::Span<const int32_t> prompt) {
   const auto end = before.begin() + std::min(before.size(), prompt.size());
-  const size_t shared = std::mismatch(before.begin(), end, prompt.begin()).first - before.begin();
-  return {static_cast<int64_t>(shared), EncodeIds(prompt.subspan(shared))};
+  return std::mismatch(before.begin(), end, prompt.begin()).first - before.begin();
+}
+
+StoredPrompt StorePrompt(absl::Span<const int32_t> before, absl::Span<const int32_t> prompt) {
+  const int64_t shared = SharedIds(before, prompt);
+  return {shared, EncodeIds(prompt.subspan(shared))};
 }
 
 absl::StatusOr<std::vector<int32_t>> RestorePrompt(absl::Span<const int32_t> before, int64_t shared,

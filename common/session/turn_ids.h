@@ -17,8 +17,11 @@ namespace sluice {
 std::string EncodeIds(absl::Span<const int32_t> ids);
 std::vector<int32_t> DecodeIds(absl::string_view blob);
 
+// Ids at the beginning of `prompt` that are the first ones of `before`.
+int64_t SharedIds(absl::Span<const int32_t> before, absl::Span<const int32_t> prompt);
+
 struct StoredPrompt {
-  int64_t shared = 0;  // ids at its beginning that are the first ones of `before`
+  int64_t shared = 0;  // SharedIds
   std::string rest;    // the ids after them, encoded
 };
 // before: the parent turn's prompt and emitted ids; empty for a first turn.

@@ -10,6 +10,7 @@
 
 #include "common/base/random_id.h"
 #include "common/session/memory_store.h"
+#include "common/session/session_rules.h"
 #include "common/session/sqlite_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -97,7 +98,8 @@ TEST_P(SessionStoreTest, AnotherOwnersSessionIsNotFound) {
   std::string turn = Commit(session.id, "");
   absl::Status foreign = store_->Get("bob", session.id).status();
   EXPECT_EQ(foreign.code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(store_->Delete("bob", session.id).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->Delete("bob", session.id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->Truncate("bob", session.id, turn, 2).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(store_->Fork("bob", session.id, turn, 2).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(store_->List("bob", "", 10)->sessions, IsEmpty());
   EXPECT_TRUE(store_->Get("ada", session.id).ok());
@@ -111,7 +113,9 @@ TEST_P(SessionStoreTest, UnknownSessionIsNotFoundEverywhere) {
   Turn turn;
   turn.id = RandomId128();
   EXPECT_EQ(store_->Get("ada", id).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(store_->Delete("ada", id).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->Delete("ada", id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->Truncate("ada", id, turn.id, 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*store_->DeleteIdle(id, 1000), std::nullopt);
   EXPECT_EQ(store_->Fork("ada", id, "", 1).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(store_->CommitTurn(id, "", turn, "").code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(PathCode(id), absl::StatusCode::kNotFound);
@@ -394,6 +398,7 @@ TEST_P(SessionStoreTest, QuotaCountsForksAndIsPerOwner) {
   absl::Status full = store_->Create({"ada", "m", {}, 10}).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(full.message()), HasSubstr("5"));
+  EXPECT_EQ(QuotaSubjectOf(full), "sessions of owner 'ada'");
   EXPECT_EQ(store_->Fork("ada", first.id, "", 11).status().code(), absl::StatusCode::kResourceExhausted);
   NewSessionAt(12, "bob");
   ASSERT_TRUE(store_->Delete("ada", first.id).ok());
@@ -422,13 +427,145 @@ TEST_P(SessionStoreTest, SetHomeComparesAndSets) {
   EXPECT_EQ(store_->Get("ada", session.id)->home, std::nullopt);
 }
 
-TEST_P(SessionStoreTest, CountIsOverAllOwners) {
-  EXPECT_EQ(*store_->Count(), 0);
+TEST_P(SessionStoreTest, SessionsCountTheirTurns) {
   Session session = NewSessionAt(1);
-  NewSessionAt(2, "bob");
-  EXPECT_EQ(*store_->Count(), 2);
-  ASSERT_TRUE(store_->Delete("ada", session.id).ok());
-  EXPECT_EQ(*store_->Count(), 1);
+  EXPECT_EQ(session.turns, 0);
+  std::string a = Commit(session.id, ""), b = Commit(session.id, a);
+  EXPECT_EQ(store_->Get("ada", session.id)->turns, 2);
+  EXPECT_EQ(store_->List("ada", "", 1)->sessions[0].turns, 2);
+  EXPECT_EQ(store_->Fork("ada", session.id, a, 2)->turns, 1);
+  EXPECT_EQ(store_->Fork("ada", session.id, "", 2)->turns, 2);
+}
+
+TEST_P(SessionStoreTest, DeleteNamesTheTurnsThatNobodyHolds) {
+  Session source = NewSessionAt(1);
+  std::string a = Commit(source.id, ""), b = Commit(source.id, a), c = Commit(source.id, b);
+  Session fork = *store_->Fork("ada", source.id, a, 2);
+  EXPECT_THAT(*store_->Delete("ada", source.id), ElementsAre(b, c));
+  EXPECT_THAT(*store_->Delete("ada", fork.id), ElementsAre(a));
+  EXPECT_THAT(*store_->Delete("ada", NewSessionAt(3).id), IsEmpty());
+}
+
+TEST_P(SessionStoreTest, TruncateDropsTheTurnsAfterOne) {
+  Session session = NewSessionAt(1);
+  std::string a = Commit(session.id, ""), b = Commit(session.id, a), c = Commit(session.id, b);
+  Truncated cut = *store_->Truncate("ada", session.id, a, 77);
+  EXPECT_THAT(cut.dropped_turn_ids, ElementsAre(b, c));
+  EXPECT_EQ(cut.session.head_turn_id, a);
+  EXPECT_EQ(cut.session.turns, 1);
+  EXPECT_EQ(cut.session.updated_unix_ms, 77);
+  EXPECT_EQ(*store_->Get("ada", session.id), cut.session);
+  EXPECT_THAT(PathIds(session.id), ElementsAre(a));
+  EXPECT_EQ(PathCode(session.id, b), absl::StatusCode::kNotFound);
+  // It goes on from there, and a turn that went is a stale parent.
+  Turn late;
+  late.id = RandomId128();
+  EXPECT_EQ(store_->CommitTurn(session.id, c, late, "").code(), absl::StatusCode::kAborted);
+  std::string d = Commit(session.id, a);
+  EXPECT_THAT(PathIds(session.id), ElementsAre(a, d));
+}
+
+TEST_P(SessionStoreTest, TruncateAtTheHeadDropsNothingAndOffThePathIsNotFound) {
+  Session session = NewSessionAt(1);
+  std::string a = Commit(session.id, ""), b = Commit(session.id, a);
+  EXPECT_THAT(store_->Truncate("ada", session.id, b, 5)->dropped_turn_ids, IsEmpty());
+  Session fork = *store_->Fork("ada", session.id, a, 2);
+  Session before = *store_->Get("ada", fork.id);
+  for (const std::string& turn : {b, RandomId128(), std::string()}) {
+    EXPECT_EQ(store_->Truncate("ada", fork.id, turn, 5).status().code(), absl::StatusCode::kNotFound) << turn;
+  }
+  EXPECT_EQ(*store_->Get("ada", fork.id), before);
+}
+
+TEST_P(SessionStoreTest, TruncateLeavesWhatForksHold) {
+  Session source = NewSessionAt(1);
+  std::string a = Commit(source.id, ""), b = Commit(source.id, a), c = Commit(source.id, b);
+  Session fork = *store_->Fork("ada", source.id, b, 2);
+  EXPECT_THAT(store_->Truncate("ada", source.id, a, 3)->dropped_turn_ids, ElementsAre(c));
+  EXPECT_THAT(PathIds(fork.id), ElementsAre(a, b));
+  EXPECT_THAT(*store_->Delete("ada", fork.id), ElementsAre(b));
+  EXPECT_THAT(PathIds(source.id), ElementsAre(a));
+}
+
+TEST_P(SessionStoreTest, IdleSessionsComeLongestIdleFirst) {
+  Session old = NewSessionAt(10), used = NewSessionAt(5), young = NewSessionAt(30, "bob");
+  now_ = 19;
+  Commit(used.id, "");  // at 20
+  std::vector<std::string> ids;
+  const std::vector<Session> idle = *store_->Idle(30, 10);
+  for (const Session& session : idle) ids.push_back(session.id);
+  EXPECT_THAT(ids, ElementsAre(old.id, used.id));
+  EXPECT_THAT(*store_->Idle(31, 10), SizeIs(3));
+  ASSERT_THAT(*store_->Idle(31, 1), SizeIs(1));
+  EXPECT_EQ(store_->Idle(31, 1)->at(0), *store_->Get("ada", old.id));
+  EXPECT_THAT(*store_->Idle(10, 10), IsEmpty());
+}
+
+TEST_P(SessionStoreTest, DeleteIdleSparesWhatWasUsedSince) {
+  Session session = NewSessionAt(10);
+  now_ = 19;
+  std::string turn = Commit(session.id, "");
+  EXPECT_EQ(*store_->DeleteIdle(session.id, 20), std::nullopt);
+  EXPECT_TRUE(store_->Get("ada", session.id).ok());
+  EXPECT_THAT(**store_->DeleteIdle(session.id, 21), ElementsAre(turn));
+  EXPECT_EQ(store_->Get("ada", session.id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*store_->DeleteIdle(session.id, 21), std::nullopt);
+}
+
+// Text of 3 + 4 + 5 bytes; the prompt is what came before and `fresh` more ids.
+Turn TurnOf(const Turn* before, int fresh) {
+  Turn turn;
+  turn.id = RandomId128();
+  turn.messages = {{"usr", "text"}};
+  turn.reply = "reply";
+  if (before != nullptr) {
+    turn.prompt_ids = before->prompt_ids;
+    turn.prompt_ids.insert(turn.prompt_ids.end(), before->emitted_ids.begin(), before->emitted_ids.end());
+  }
+  for (int i = 0; i < fresh; ++i) turn.prompt_ids.push_back(i);
+  turn.emitted_ids = {1, 2};
+  return turn;
+}
+constexpr int64_t kTurnText = 12;
+
+TEST_P(SessionStoreTest, TotalsCountEachTurnOnceOverAllOwners) {
+  EXPECT_EQ(*store_->Totals(), (SessionTotals{0, 0}));
+  Session ada = NewSessionAt(1), bob = NewSessionAt(2, "bob");
+  Turn first = TurnOf(nullptr, 10), second = TurnOf(&first, 3), other = TurnOf(nullptr, 1);
+  ASSERT_TRUE(store_->CommitTurn(ada.id, "", first, "").ok());
+  ASSERT_TRUE(store_->CommitTurn(ada.id, first.id, second, "").ok());
+  ASSERT_TRUE(store_->CommitTurn(bob.id, "", other, "").ok());
+  const int64_t of_first = kTurnText + 4 * 12, of_second = kTurnText + 4 * 5, of_other = kTurnText + 4 * 3;
+  EXPECT_EQ(*store_->Totals(), (SessionTotals{2, of_first + of_second + of_other}));
+  Session fork = *store_->Fork("ada", ada.id, "", 3);  // takes nothing
+  EXPECT_EQ(*store_->Totals(), (SessionTotals{3, of_first + of_second + of_other}));
+  ASSERT_TRUE(store_->Truncate("ada", ada.id, first.id, 4).ok());  // the fork still holds the second
+  EXPECT_EQ(*store_->Totals(), (SessionTotals{3, of_first + of_second + of_other}));
+  ASSERT_TRUE(store_->Delete("ada", fork.id).ok());
+  EXPECT_EQ(*store_->Totals(), (SessionTotals{2, of_first + of_other}));
+  ASSERT_TRUE(store_->Delete("bob", bob.id).ok());
+  ASSERT_TRUE(store_->DeleteIdle(ada.id, 1000000).ok());
+  EXPECT_EQ(*store_->Totals(), (SessionTotals{0, 0}));
+}
+
+TEST_P(SessionStoreTest, RoomIsPerOwnerAndComesBack) {
+  const int64_t of_turn = kTurnText + 4 * 4;
+  const ScratchDir dir;
+  std::unique_ptr<SessionStore> store = GetParam().make(dir, {.max_bytes_per_owner = 2 * of_turn});
+  Session session = *store->Create({"ada", "m", {}, 1});
+  Turn first = TurnOf(nullptr, 2), second = TurnOf(&first, 2), third = TurnOf(&second, 2);
+  ASSERT_TRUE(store->CommitTurn(session.id, "", first, "").ok());
+  EXPECT_TRUE(store->CheckRoom("ada").ok());
+  ASSERT_TRUE(store->CommitTurn(session.id, first.id, second, "").ok());
+  absl::Status full = store->CheckRoom("ada");
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()), HasSubstr(std::to_string(2 * of_turn)));
+  EXPECT_EQ(QuotaSubjectOf(full), "session bytes of owner 'ada'");
+  EXPECT_TRUE(store->CheckRoom("bob").ok());
+  // What was computed meanwhile is kept.
+  ASSERT_TRUE(store->CommitTurn(session.id, second.id, third, "").ok());
+  ASSERT_TRUE(store->Truncate("ada", session.id, first.id, 9).ok());
+  EXPECT_TRUE(store->CheckRoom("ada").ok());
 }
 
 TEST_P(SessionStoreTest, ConcurrentForksCommitsAndDeletesLeaveNothingBehind) {
@@ -452,7 +589,7 @@ TEST_P(SessionStoreTest, ConcurrentForksCommitsAndDeletesLeaveNothingBehind) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(failures, 0);
-  EXPECT_EQ(*store_->Count(), 1);
+  EXPECT_EQ(*store_->Totals(), (SessionTotals{1, 2}));
   EXPECT_THAT(PathIds(source.id), ElementsAre(a, b));
 }
 

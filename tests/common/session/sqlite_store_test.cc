@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "common/base/random_id.h"
+#include "common/session/session_rules.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/common/session/scratch_dir.h"
@@ -255,7 +256,7 @@ TEST(SqliteStoreTest, OtherDatabasesAndNewerSchemasAreRefused) {
 
   const std::string newer = dir.file("newer.db");
   OpenOrDie(newer);
-  RunSql(newer, "UPDATE schema_version SET version = 3");
+  RunSql(newer, "UPDATE schema_version SET version = 4");
   ExpectNamesFile(OpenSqliteStore(newer, {}).status(), absl::StatusCode::kFailedPrecondition, newer);
 }
 
@@ -349,11 +350,15 @@ TEST(SqliteStoreTest, ADatabaseOfVersionOneIsBroughtUpToDate) {
     }
     EXPECT_EQ(store->Path(session, "")->at(2).prompt_ids, third.prompt_ids);
   }
-  EXPECT_EQ(NumberFrom(path, "SELECT version FROM schema_version"), 2);
+  EXPECT_EQ(NumberFrom(path, "SELECT version FROM schema_version"), 3);
+  // Texts and ids of the two old turns as the file held them, and of the third what it added.
+  const int64_t old_bytes = (2 + 7 + 3 * 4) + (2 + 5 * 4);
+  EXPECT_EQ(NumberFrom(path, "SELECT bytes FROM owners WHERE owner = 'ada'"),
+            old_bytes + TurnBytes(third, 5));
   EXPECT_EQ(NumberFrom(path, "SELECT length(prompt_ids) FROM turns WHERE shared_ids = 5"), 4);
   OpenOrDie(dir.file("fresh.db"));
   // The same columns in the same order, whichever way the file came to them.
-  for (const char* table : {"turns", "sessions", "turn_messages"}) {
+  for (const char* table : {"turns", "sessions", "turn_messages", "owners"}) {
     EXPECT_EQ(ColumnsOf(path, table), ColumnsOf(dir.file("fresh.db"), table)) << table;
   }
 }
@@ -441,7 +446,7 @@ TEST(SqliteStoreTest, FullDiskIsResourceExhaustedAndKeepsTheParentState) {
     FullDisk full;
     ExpectNamesFile(store->CommitTurn(session.id, first.id, second, ""), absl::StatusCode::kResourceExhausted,
                     path);
-    ExpectNamesFile(store->Delete("ada", session.id), absl::StatusCode::kResourceExhausted, path);
+    ExpectNamesFile(store->Delete("ada", session.id).status(), absl::StatusCode::kResourceExhausted, path);
     const std::string fresh = dir.file("fresh.db");
     ExpectNamesFile(OpenSqliteStore(fresh, {}).status(), absl::StatusCode::kResourceExhausted, fresh);
   }
