@@ -66,8 +66,9 @@ class DecodeCache {
   DecodeCacheOptions options_;
   std::unique_ptr<PagePool> pages_, chunks_;
   Buffer tables_memory_;
-  TensorView page_table_;   // [n_slots, n_layers, n_kv_heads, max_pages] i32, -1: absent
-  TensorView chunk_table_;  // [n_slots, n_layers, n_kv_heads, max_chunks] i32, -1: absent
+  // Read only where a head has rows.
+  TensorView page_table_;   // [n_slots, n_layers, n_kv_heads, max_pages] i32
+  TensorView chunk_table_;  // [n_slots, n_layers, n_kv_heads, max_chunks] i32
   TensorView kept_len_;     // [n_slots, n_layers, n_kv_heads] i32
   TensorView row_begin_;    // [n_slots, n_layers, n_kv_heads] i32
   TensorView hsa_;          // [n_slots, 4] i32

@@ -113,10 +113,8 @@ absl::Status SequenceKv::Write(LayerId layer, int kv_head, int row_begin, Tensor
 
 void SequenceKv::FinishWrites(int growth, Ops& ops) {
   const int chunk_rows = DecodeCache::ChunkRows(selection_[0]);
-  bool trimmed = false;
-  const auto Trim = [&](PagePool& pool, std::vector<PageId>& ids, size_t n) {
+  const auto Trim = [](PagePool& pool, std::vector<PageId>& ids, size_t n) {
     if (ids.size() <= n) return;
-    trimmed = true;
     pool.Give(absl::MakeConstSpan(ids).subspan(n));
     ids.resize(n);
   };
@@ -124,8 +122,9 @@ void SequenceKv::FinishWrites(int growth, Ops& ops) {
     Trim(*cache_->pages_, head.pages, Pieces(head.rows + growth, PagedKv::kPageRows));
     Trim(*cache_->chunks_, head.chunks, Pieces(head.rows + growth, chunk_rows));
   }
-  // The tables are megabytes where the context is long, and the request waits.
-  trimmed || !uploaded_ ? UploadSlot(ops) : UploadLengths(ops);
+  // The tables are megabytes where the context is long, and the request waits. Nobody reads what a head gave
+  // back there; where it grows again, ReserveAppend writes the column.
+  uploaded_ ? UploadLengths(ops) : UploadSlot(ops);
   if (selection_[3] == 0) return;
   for (int layer = 0; layer < cache_->shape_.n_layers; ++layer)
     ops.SumValues(cache_->View(LayerId(layer), TensorView()), slot_);

@@ -180,6 +180,14 @@ TEST_F(DecodeCacheTest, FinishWritesGivesBackWhatGrowthDoesNotNeed) {
   for (int layer = 0; layer < 3; ++layer) {
     for (int head = 0; head < 2; ++head) ASSERT_TRUE(Write(*kv, 0, layer, head, 0, 60 + layer).ok());
   }
+  // Marks that an upload of the tables would overwrite.
+  for (int layer = 0; layer < 3; ++layer) {
+    const PagedKv view = cache_->View(LayerId(layer), TensorView());
+    for (int column = layer == 2 ? 2 : 1; column < 8; ++column) {
+      ASSERT_GE(Entry(view.page_table, kv->slot(), 1, column), 0);
+      Entry(view.page_table, kv->slot(), 1, column) = -7;
+    }
+  }
   kv->FinishWrites(3, *ops_);  // 63, 64 and 65 rows
   EXPECT_EQ(free - cache_->pages().free_pages(), 2 * (1 + 1 + 2));
   EXPECT_EQ(cache_->chunks().total_pages() - cache_->chunks().free_pages(), kHeads);
@@ -187,12 +195,29 @@ TEST_F(DecodeCacheTest, FinishWritesGivesBackWhatGrowthDoesNotNeed) {
   for (int layer = 0; layer < 3; ++layer) {
     const PagedKv view = cache_->View(LayerId(layer), TensorView());
     for (int column = 0; column < 16; ++column) {
-      EXPECT_EQ(Entry(view.page_table, kv->slot(), 1, column) >= 0, column < (layer == 2 ? 2 : 1));
+      const int32_t entry = Entry(view.page_table, kv->slot(), 1, column);
+      if (column < (layer == 2 ? 2 : 1)) {
+        EXPECT_GE(entry, 0);
+      } else {
+        EXPECT_EQ(entry, column < 8 ? -7 : -1);
+      }
     }
     EXPECT_GE(Entry(view.chunk_table, kv->slot(), 0, 0), 0);
-    EXPECT_EQ(Entry(view.chunk_table, kv->slot(), 0, 1), -1);
     EXPECT_EQ(Entry(view.hsa, kv->slot(), 0), 3);
   }
+  // A head that grows again, into pages that were somebody's meanwhile.
+  auto other = *cache_->NewSequence(kDense, Rows(100));
+  for (int32_t position = 1000; position < 1010; ++position) {
+    ASSERT_TRUE(kv->ReserveAppend(*ops_).ok());
+    kv->Appended(position);
+  }
+  EXPECT_EQ(free - cache_->pages().free_pages(), 2 * kHeads + 2 * kHeads);
+  for (int layer = 0; layer < 3; ++layer) {
+    const PagedKv view = cache_->View(LayerId(layer), TensorView());
+    EXPECT_GE(Entry(view.page_table, kv->slot(), 1, 1), 0);
+    EXPECT_EQ(Entry(view.page_table, kv->slot(), 1, 2), -7);
+  }
+  other.reset();
   kv.reset();
   ExpectNothingTaken();
 }
