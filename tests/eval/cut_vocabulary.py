@@ -32,8 +32,8 @@ LENGTH, PROMPTS = 4096, 20
 
 def texts_of(model, folder):
     haystack = texts.Texts(folder)
-    yield from haystack.sentences
-    yield from (text for word in haystack.adjectives + haystack.nouns for text in (word, " " + word))
+    yield from (text for sentence in haystack.sentences for text in (sentence, " " + sentence))
+    yield from (before + word for word in haystack.adjectives + haystack.nouns for before in ("", " ", "-", "_"))
     yield model.get("tokenizer.chat_template", "")
     count = tokens.Tokens(model["path"]).count
     samples = runner.Samples(haystack, count, seed=0)

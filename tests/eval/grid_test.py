@@ -109,6 +109,14 @@ class References(unittest.TestCase):
         self.assertIn("1 of 2 figures agree", text)
         self.assertIn("64: 100 / 100; 128: **100 / 50**", text)
 
+    def test_cells_that_do_not_agree_are_asked_again(self):
+        reference = {"task": "vt", "length": 1024, "method": "narrow", "scores": [100, 50], "samples": 40}
+        of = grid.from_table({**TABLE, "reference": [reference]})
+        again = of.again([self.cell(1, 40), self.cell(1, 40, 128)], 3)
+        self.assertEqual([(job.length, job.method.name, job.budget, job.index) for job in again.jobs()],
+                         [(1024, "narrow", 128, i) for i in range(3)])
+        self.assertEqual(of.again([self.cell(1, 40)], 3).parts, ())
+
     def test_what_must_hold_is_pooled_and_judged(self):
         def expected(at_least, **more):
             return {"tasks": ["vt"], "lengths": [1024, 2048], "method": "narrow", "budgets": [64, 128],

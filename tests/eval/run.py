@@ -63,6 +63,8 @@ def arguments():
     parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N",
                         help="only every N-th prompt, from number I on: N runs share a grid among as many clusters; "
                         "their samples.jsonl, one behind the other, are those of the whole")
+    parser.add_argument("--again", type=int, metavar="N",
+                        help="of the cells in --out, those that a [[reference]] of the grid does not bear out: N samples")
     parser.add_argument("--parallel", type=int, default=4, help="requests at a time (default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=600, help="of one request [seconds]")
     parser.add_argument("--patience", type=float, default=120,
@@ -74,7 +76,9 @@ def arguments():
         parser.error("--router: name a router, or --report-only")
     if not args.report_only and not args.grid and not (args.tasks and args.methods):
         parser.error("name --tasks and --methods, or a --grid")
-    for name in ("samples", "parallel"):
+    if args.again and not args.grid:
+        parser.error("--again: name the --grid that holds the other figures")
+    for name in ("samples", "parallel", "again"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name}: at least 1")
     return args
@@ -165,6 +169,8 @@ def main():
     try:
         wanted = grid_of(args) if args.grid or args.tasks else None
         results = store.Store(args.out)
+        if args.again:
+            wanted = wanted.again(cells.cells_of(results.records), args.again)
         if not args.report_only:
             try:
                 failures = measure(args, wanted, results)

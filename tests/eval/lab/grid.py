@@ -3,7 +3,7 @@
 import dataclasses
 import tomllib
 
-from lab import expectations, methods, tasks
+from lab import expectations, methods, tables, tasks
 
 PART_KEYS = {"tasks", "lengths", "methods", "budgets", "samples"}
 TOP_KEYS = PART_KEYS | {"defaults", "define", "seed", "part", "reference", "expect", "about"}
@@ -57,6 +57,16 @@ class Grid:
                                 if job.key not in seen:
                                     seen.add(job.key)
                                     yield job
+
+    def again(self, cells, samples):
+        """The cells of `cells` whose figures another measurement does not bear out: `samples` of each."""
+        by_name = {method.name: method for part in self.parts for method in part.methods}
+        apart = dict.fromkeys((reference["task"], reference["length"], reference["method"], budget)
+                              for reference in self.references
+                              for budget, _, share, same in tables.compared(cells, reference) if share and not same)
+        return dataclasses.replace(self, parts=tuple(
+            Part((task,), (length,), (by_name[method],), (budget,), samples)
+            for task, length, method, budget in apart))
 
     def narrowed(self, tasks=None, lengths=None, methods=None, budgets=None, samples=None, seed=None):
         """Only what is named, where something is named. ValueError where nothing is left."""
