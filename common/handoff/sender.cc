@@ -286,7 +286,8 @@ bool HandoffSender::Tick(absl::Time now) {
   }
   Pump(now);
   for (auto& [key, attempt] : attempts_) {
-    if (attempt.state == State::kStreaming && attempt.seal && attempt.unannounced == 0 &&
+    // Slabs may still be on the wire: the Seal, which has their checksums, is at D by the time they are.
+    if (attempt.state == State::kStreaming && attempt.seal && attempt.unfilled == 0 &&
         attempt.cut_layers == static_cast<size_t>(options_.shape.n_layers))
       SendSeal(&attempt, now);
   }

@@ -122,7 +122,7 @@ class HandoffSender {
     SlabHeader header;
     uint64_t checksum = 0;
     int retries = 0;
-    bool announced = false;
+    bool filled = false;  // its checksum is known
     bool acked = false;
   };
   struct Attempt {
@@ -133,7 +133,7 @@ class HandoffSender {
     std::vector<Slab> slabs;  // by seq
     size_t cut_layers = 0;    // of `layers`, into slabs
     std::deque<int> to_push;  // seq; a retry goes to the front
-    int unannounced = 0;      // slabs without a SlabReady yet
+    int unfilled = 0;         // slabs that were in no slot yet
     int unacked = 0;          // slabs without their SlabAck
     int outstanding = 0;      // slabs pushed, or two-sided announced, and not answered
     std::optional<SealInfo> seal;
@@ -183,7 +183,6 @@ class HandoffSender {
   void Pump(absl::Time now);
   bool PushOne(PeerId peer, Peer* state, absl::Time now);
   bool PushSlab(Attempt* attempt, absl::Time now);
-  void Announce(Attempt* attempt, const SlabReady& slab);
   void EndPushes(absl::Time now);
   void Retry(Attempt* attempt, int seq, HandoffReason reason, const std::string& detail, absl::Time now);
   void SendSeal(Attempt* attempt, absl::Time now);

@@ -117,7 +117,7 @@ void HandoffSender::CutLayers(Attempt* attempt) {
     for (SlabHeader& header : *slabs) {
       attempt->to_push.push_back(static_cast<int>(attempt->slabs.size()));
       attempt->slabs.push_back({std::move(header)});
-      ++attempt->unannounced;
+      ++attempt->unfilled;
       ++attempt->unacked;
     }
   }
@@ -165,9 +165,10 @@ bool HandoffSender::PushSlab(Attempt* attempt, absl::Time now) {
     return false;
   }
   flight->slab.checksum = slab.checksum = *filled;
+  if (!std::exchange(slab.filled, true)) --attempt->unfilled;
   if (transport_->two_sided()) {
     lanes_->Announced(flight, now);
-    Announce(attempt, flight->slab);
+    host_->Send(attempt->spec.peer, flight->slab);
   } else if (absl::Status pushed = lanes_->Push(flight, now); !pushed.ok()) {
     Retry(attempt, seq, HandoffReason::kTransport, std::string(pushed.message()), now);
     return false;
@@ -175,11 +176,6 @@ bool HandoffSender::PushSlab(Attempt* attempt, absl::Time now) {
   if (attempt->stats.slabs == 0 && attempt->outstanding == 0) attempt->first_push = now;
   if (attempt->outstanding++ == 0) attempt->progress = now;
   return true;
-}
-
-void HandoffSender::Announce(Attempt* attempt, const SlabReady& slab) {
-  if (!std::exchange(attempt->slabs[slab.seq].announced, true)) --attempt->unannounced;
-  host_->Send(attempt->spec.peer, slab);
 }
 
 void HandoffSender::EndPushes(absl::Time now) {
@@ -190,7 +186,7 @@ void HandoffSender::EndPushes(absl::Time now) {
     if (attempt == nullptr)  // nobody waits for it: the slot was never announced
       lanes_->Cancel(push.flight);
     else
-      Announce(attempt, push.flight->slab);
+      host_->Send(attempt->spec.peer, push.flight->slab);
   }
   // Behind the others: a peer that is given up takes its flights along.
   for (const PushLanes::Ended& push : ended) {

@@ -85,6 +85,24 @@ TEST_P(HandoffFailures, LayersStreamBeforeTheLastIsComputed) {
   EXPECT_EQ(sim().Compare(0, a1_), "");
 }
 
+TEST_P(HandoffFailures, TheSealIsThereBeforeTheLastSlab) {
+  sim().ConnectReady(0, 0);
+  sim().AddSource("a", 100, 7, 1);  // a slab for each of 3 layers: no push waits for a slot
+  ASSERT_TRUE(sim().Start(0, 0, a1_).ok());
+  ASSERT_TRUE(sim().RunUntil([&] { return sim().decode(0).reserved.contains(a1_); }, absl::Seconds(1)));
+  sim().prefill(0).transport->bytes_per_second = 4000;  // a tenth of a second for each
+  sim().RunAll(0, a1_);
+  const size_t seal = HandoffMessage(Seal()).index();
+  ASSERT_TRUE(sim().RunUntil([&] { return sim().delivered(seal) > 0; }, absl::Milliseconds(50)));
+  EXPECT_LT(sim().decode(0).scatters, 3);
+  EXPECT_FALSE(sim().decode(0).ready.contains(a1_));
+  WaitForResult(0, a1_);
+  EXPECT_TRUE(Result(0, a1_).committed());
+  EXPECT_EQ(sim().delivered(seal), 1);
+  EXPECT_EQ(sim().Compare(0, a1_), "");
+  ExpectNoLeaks();
+}
+
 TEST_P(HandoffFailures, AnAttemptMayStartWhileThePeerShakesHands) {
   sim().Connect(0, 0);
   sim().AddSource("a", 100, 60, 1);
