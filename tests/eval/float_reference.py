@@ -56,7 +56,8 @@ class Model:
 
     def after(self, layer, x, attention):
         """attention [n, HEADS * DIM]."""
-        names = "self_attn.o_proj", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
+        names = ("self_attn.o_proj", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj",
+                 "mlp.down_proj")
         w = {name: self.w[f"model.layers.{layer}.{name}.weight"] for name in names}
         x = x + attention @ w["self_attn.o_proj"].T
         y = norm(x, w["post_attention_layernorm"])
@@ -78,11 +79,11 @@ class Model:
         return self.next_token(x[-1:]), cache
 
     def decode(self, first, cache, ways, steps=STEPS):
-        """The tokens of every way [way][step]. A way is allow(layer, q [HEADS, DIM], keys [GROUPS, n, DIM]) -> the rows that
-        a step reads, a mask [HEADS, n]."""
+        """The tokens of every way [way][step]. A way is allow(layer, q [HEADS, DIM], keys [GROUPS, n, DIM]) -> the
+        rows that a step reads, a mask [HEADS, n]."""
         n = cache[0][0].shape[1]
-        keys, values = ([torch.cat((of[i].expand(len(ways), -1, -1, -1),
-                                    of[i].new_zeros(len(ways), GROUPS, steps, DIM)), 2) for of in cache] for i in (0, 1))
+        room = cache[0][0].new_zeros(len(ways), GROUPS, steps, DIM)
+        keys, values = ([torch.cat((of[i].expand(len(ways), -1, -1, -1), room), 2) for of in cache] for i in (0, 1))
         token, out = first.expand(len(ways)), []
         for step in range(steps):
             out.append(token)

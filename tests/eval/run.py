@@ -64,7 +64,7 @@ def arguments():
                         help="only every N-th prompt, from number I on: N runs share a grid among as many clusters; "
                         "their samples.jsonl, one behind the other, are those of the whole")
     parser.add_argument("--again", type=int, metavar="N",
-                        help="of the cells in --out, those that a [[reference]] of the grid does not bear out: N samples")
+                        help="N samples of the cells in --out that a [[reference]] of the grid does not bear out")
     parser.add_argument("--parallel", type=int, default=4, help="requests at a time (default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=600, help="of one request [seconds]")
     parser.add_argument("--patience", type=float, default=120,
