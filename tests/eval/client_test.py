@@ -1,6 +1,7 @@
 """The client against a router made up here: what may be done again is done again, when the router says."""
 
 import concurrent.futures
+import math
 import pathlib
 import sys
 import time
@@ -38,8 +39,10 @@ class FakeRouter:
 
     def __init__(self):
         self.troubles, self.calls, self.live, self.times, self.extra_tokens = [], [], set(), [], 0
+        self.told = 3  # of a vocabulary of three
         self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
         calls = {"Inference": {"Complete": self.complete, "Chat": self.chat},
+                 "Models": {"ListModels": self.models},
                  "Sessions": {"CreateSession": self.create, "DeleteSession": self.delete, "ForkSession": self.fork}}
         for service, of in calls.items():
             types = {name: wire.message(f"{name}Request") for name in of}
@@ -75,7 +78,25 @@ class FakeRouter:
     def complete(self, request, context):
         self.calls.append(request)
         self.trouble(context)
-        return self.answer("done", len(request.prompt_token_ids.ids) + len(request.prompt))
+        response = self.answer("done", len(request.prompt_token_ids.ids) + len(request.prompt))
+        if request.output.logprobs:
+            self.tell(request, response)
+        return response
+
+    def tell(self, request, response):
+        """Token 0 has a half, but with compression a quarter; the other two share what is left."""
+        first = 0.5 if request.compression.preset == "full" else 0.25
+        shares = {0: first, 1: (1 - first) / 2, 2: (1 - first) / 2}
+        told = sorted(shares, key=lambda token: (-shares[token], token))[:request.output.top_logprobs]
+        said = list(request.sampling.forced_token_ids) or [0] * request.stopping.max_tokens
+        response.token_ids.extend(said)
+        for token in said:
+            step = response.logprobs.add(chosen={"token_id": token, "logprob": math.log(shares[token])})
+            for other in told:
+                step.top.add(token_id=other, logprob=math.log(shares[other]))
+
+    def models(self, request, context):
+        return wire.message("ListModelsResponse")(models=[{"id": "m", "vocabulary": 3, "max_logprobs": self.told}])
 
     def chat(self, request, context):
         turn = request.session_turn
@@ -121,6 +142,45 @@ class ClientTest(unittest.TestCase):
         self.assertEqual((request.stopping.max_tokens, list(request.stopping.stop)), (9, ["\n"]))
         self.assertTrue(request.sampling.HasField("temperature"))
         self.assertEqual(request.sampling.temperature, 0)
+
+    FORCED = Sample("forced", (Turn("prompt", (), 4),), "agreement")
+    # Of (1/2, 1/4, 1/4) to (1/4, 3/8, 3/8).
+    KL = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
+
+    def test_what_full_kv_says_is_forced_upon_every_method(self):
+        (reply,), (again,) = self.ask(self.FORCED), self.ask(self.FORCED, budget=128)
+        full, compressed, other = self.router.calls  # full KV is asked once
+        self.assertEqual((full.compression.preset, list(full.sampling.forced_token_ids)), ("full", []))
+        self.assertEqual(list(compressed.sampling.forced_token_ids), [0, 0, 0, 0])
+        self.assertEqual((compressed.compression.preset, compressed.compression.budget_tokens), ("snapkv", 64))
+        self.assertEqual(other.compression.budget_tokens, 128)
+        self.assertTrue(full.stopping.ignore_eos and compressed.stopping.ignore_eos)
+        self.assertEqual(compressed.output.top_logprobs, 3)
+        self.assertAlmostEqual(reply.facts["kl"], self.KL, places=6)
+        self.assertEqual((reply.score, reply.facts["kl_whole"], again.score), (0, True, 0))
+        (same,) = self.ask(self.FORCED, "full")
+        self.assertEqual((same.score, same.facts["kl"]), (1, 0))
+
+    def test_a_given_text_is_forced_upon_full_kv_too(self):
+        self.ask(Sample("forced", (Turn("prompt", (), 2, "\1\2\0\0"),), "agreement"))
+        self.assertEqual([list(call.sampling.forced_token_ids) for call in self.router.calls], [[1, 2], [1, 2]])
+
+    def test_few_log_probabilities_bound_the_divergence_and_none_are_refused(self):
+        self.router.told = 1
+        (reply,) = self.ask(self.FORCED)
+        self.assertFalse(reply.facts["kl_whole"])
+        self.assertLess(reply.facts["kl"], self.KL)
+        self.router.told = 0
+        with self.assertRaisesRegex(runner.Refused, "--max-logprobs"):
+            client_lib.Client(f"127.0.0.1:{self.router.port}", ByteTokens(), 30, 20).ask(
+                self.FORCED, methods.parse("full"), None)
+
+    def test_full_kv_that_does_not_answer_is_asked_again_by_all_who_wait(self):
+        self.router.troubles = [(grpc.StatusCode.UNAVAILABLE, "", 0.05)]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            replies = [pool.submit(self.ask, self.FORCED, "snapkv", budget) for budget in (64, 128)]
+            self.assertEqual([reply.result()[0].score for reply in replies], [0, 0])
+        self.assertEqual([call.compression.preset for call in self.router.calls].count("full"), 2)
 
     def test_it_waits_as_long_as_the_router_says(self):
         self.router.troubles = [(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", 0.5)] * 2

@@ -133,6 +133,19 @@ class References(unittest.TestCase):
         self.assertEqual([line.split("|")[-2].strip() for line in lines if "`narrow`: vt" in line],
                          ["holds, in part", "**fails**, in part"])
 
+    def test_a_divergence_has_a_bound_above(self):
+        kl = {"low": None, "high": None, "whole": True}
+        cells_ = [{**self.cell(1, 10), "kl": {"mean": 0.02, **kl}},
+                  {**self.cell(1, 30, 128), "kl": {"mean": 0.002, **kl}}]
+        wanted = {"tasks": ["vt"], "lengths": [1024], "method": "narrow", "budgets": [64, 128]}
+        of = grid.from_table({**TABLE, "expect": [{**wanted, "kl_at_most": bound} for bound in (0.02, 0.019)]})
+        lines = [line for line in tables.markdown(cells_, of, [""]).splitlines() if "`narrow`: vt" in line]
+        self.assertIn("| KL ≤ 0.02 | 64: 0.0200; 128: 0.0020 | holds |", lines[0])
+        self.assertIn("**fails**", lines[1])
+        for bad in (wanted, {**wanted, "at_least": 1, "kl_at_most": 1}):
+            with self.assertRaisesRegex(ValueError, "either"):
+                grid.from_table({**TABLE, "expect": [bad]})
+
     def test_every_turn_must_hold(self):
         cells_ = [{**self.cell(1, 10), "turns": [1.0, 0.5]},
                   {**self.cell(1, 10), "method": "full", "turns": [1.0, 0.9]}]

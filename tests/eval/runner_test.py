@@ -1,5 +1,6 @@
 """A grid is carried out once, whatever interrupts it."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,7 +16,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import word_tokens  # noqa: E402
-from lab import cells, grid, methods, runner, store, texts  # noqa: E402
+from lab import cells, grid, methods, runner, store, tables, texts  # noqa: E402
+from lab import sample as sample_lib  # noqa: E402
 
 TEXTS = texts.Texts(HERE.parents[1] / "models/needle-14m")
 
@@ -147,6 +149,27 @@ class Runner(unittest.TestCase):
         keys = [record["key"] for record in records]
         self.assertEqual(sorted(keys), sorted(job.key for job in jobs))
         self.assertEqual(len(again), len(jobs) - stored)
+
+
+class Scores(unittest.TestCase):
+    def test_a_score_that_was_measured_is_kept_and_makes_a_divergence(self):
+        job = next(the_grid().jobs())
+        sample = sample_lib.Sample("forced", (sample_lib.Turn("once upon a time", (), 8),), "agreement")
+        records = []
+        for index, kl in enumerate((0.01, 0.03)):
+            reply = runner.Reply("there was", {**facts(), "kl": kl, "kl_whole": index == 0}, 0.75)
+            records.append(runner.record_of(dataclasses.replace(job, index=index), sample, [reply]))
+        (cell,) = cells.cells_of(records)
+        self.assertEqual((cell["score"], cell["samples"], cell["kl"]["whole"]), (0.75, 2, False))
+        self.assertAlmostEqual(cell["kl"]["mean"], 0.02)
+        self.assertAlmostEqual(cell["kl"]["high"] - cell["kl"]["low"], 2 * 1.959964 * 0.01)
+        text = tables.markdown([cell], the_grid(), [])
+        self.assertIn("≥ 0.0200 [0.0004, 0.0396]", text)
+        self.assertIn("steps at which", text)
+        (single,) = cells.cells_of(records[:1])
+        self.assertIsNone(single["kl"]["low"])
+        self.assertIn("| 0.0100 |", tables.markdown([single], the_grid(), []))
+        json.dumps(single, allow_nan=False)
 
 
 class Cells(unittest.TestCase):

@@ -35,6 +35,11 @@ def _cell(group):
         cell["turns"] = [mean(scores) for scores in zip(*by_turn)]
         cell["first_turn"] = share([scores[0] for scores in by_turn])
         cell["later_turns"] = share([mean(scores[1:]) for scores in by_turn])
+    if all("kl" in turn for record in answered for turn in record["turns"]):
+        turns = [turn for record in answered for turn in record["turns"]]
+        low, high = intervals.of_mean([turn["kl"] for turn in turns])
+        cell["kl"] = {"mean": mean([turn["kl"] for turn in turns]), "low": low, "high": high,
+                      "whole": all(turn["kl_whole"] for turn in turns)}
     cell["cost"] = _cost(answered)
     off = collections.Counter(turn["off"] for record in answered for turn in record["turns"] if turn["off"])
     if off:

@@ -1,5 +1,6 @@
 """Asks a router over gRPC."""
 
+import concurrent.futures
 import os
 import threading
 import time
@@ -8,13 +9,14 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it would write across the pr
 
 import grpc  # noqa: E402
 
-from lab import compression_fields, wire  # noqa: E402
+from lab import compression_fields, divergence, wire  # noqa: E402
 from lab.runner import Failed, Refused, Reply  # noqa: E402
 from lab.sample import Turn  # noqa: E402
 
 DETAILS = "grpc-status-details-bin"
 REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+REFERENCES = 8  # distributions of full KV that are kept: each is asked for by all methods, one after the other
 
 
 class Client:
@@ -27,6 +29,8 @@ class Client:
         self.sessions = wire.Service(channel, "Sessions")
         self.models = wire.Service(channel, "Models")
         self.stopping = threading.Event()  # no pause outlasts it
+        self.served = _Once(lambda _: self.model(), 1)
+        self.reference = _Once(self._reference, REFERENCES)
 
     def model(self):
         """The model that is served. Failed where nothing answers."""
@@ -46,7 +50,8 @@ class Client:
     def ask(self, sample, method, budget):
         """The sample's replies, turn by turn. A sample that is interrupted starts anew: its session is deleted."""
         spec = compression_fields.fill(wire.message("CompressionSpec")(), method, budget)
-        way = {"completion": self._complete, "session": self._converse, "forks": self._ask_forks}[sample.form]
+        way = {"completion": self._complete, "session": self._converse, "forks": self._ask_forks,
+               "forced": self._force}[sample.form]
         return self._patiently(lambda: way(sample, spec))
 
     def _patiently(self, call):
@@ -71,6 +76,34 @@ class Client:
                                                   compression=spec)
         _greedy(request, turn, sample.stop)
         return [_reply(self.inference.Complete(request, timeout=self.timeout))]
+
+    def _force(self, sample, spec):
+        """The given continuation, or full KV's own, under `spec`, and how far its steps are from full KV's."""
+        ids, full = self.reference(sample)
+        response = self._complete_forced(sample, spec, ids)
+        kl, agreement = divergence.over(full, _steps(response))
+        reply, served = _reply(response), self.served(None)
+        whole = served.max_logprobs == served.vocabulary
+        return [Reply(reply.text, {**reply.facts, "kl": kl, "kl_whole": whole}, agreement)]
+
+    def _reference(self, sample):
+        (turn,) = sample.turns
+        ids = self.tokens.ids(turn.follow)[:turn.max_tokens]
+        response = self._complete_forced(sample, wire.message("CompressionSpec")(preset="full"), ids)
+        return list(response.token_ids), _steps(response)
+
+    def _complete_forced(self, sample, spec, ids):
+        (turn,), told = sample.turns, self.served(None).max_logprobs
+        if told < 1:
+            raise Refused("the router tells no log-probabilities: start it with --max-logprobs -1")
+        request = wire.message("CompleteRequest")(prompt_token_ids={"ids": self.tokens.ids(turn.text)},
+                                                  compression=spec)
+        _greedy(request, turn, ())
+        request.stopping.ignore_eos = True
+        request.sampling.forced_token_ids.extend(ids)
+        request.output.logprobs = True
+        request.output.top_logprobs = told
+        return self.inference.Complete(request, timeout=self.timeout)
 
     def _converse(self, sample, spec):
         id_ = self._create()
@@ -108,6 +141,34 @@ class Client:
             "session_id": session, "new_messages": [{"role": "user", "content": turn.text}]})
         _greedy(request, turn, ())
         return _reply(self.inference.Chat(request, timeout=self.timeout))
+
+
+class _Once:
+    """call(key), and its last few results; who asks while it is under way waits for it. Errors are not kept."""
+
+    def __init__(self, call, keep):
+        self.call, self.keep, self.lock, self.results = call, keep, threading.Lock(), {}
+
+    def __call__(self, key):
+        with self.lock:
+            result = self.results.get(key)
+            mine = result is None
+            if mine:
+                result = self.results[key] = concurrent.futures.Future()
+                while len(self.results) > self.keep:
+                    del self.results[next(iter(self.results))]
+        if mine:
+            try:
+                result.set_result(self.call(key))
+            except BaseException as error:
+                with self.lock:
+                    self.results.pop(key, None)
+                result.set_exception(error)
+        return result.result()
+
+
+def _steps(response):
+    return [{told.token_id: told.logprob for told in step.top} for step in response.logprobs]
 
 
 def _greedy(request, turn, stop):

@@ -1,13 +1,30 @@
-"""What a grid says must hold: scores, pooled over tasks and lengths, against a bound or against another method."""
+"""What a grid says must hold: scores, pooled over tasks and lengths, against a bound or against another method; or the
+divergence from full KV against a bound."""
 
-KEYS = {"about", "tasks", "lengths", "method", "minus", "budgets", "turns", "at_least"}
+KEYS = {"about", "tasks", "lengths", "method", "minus", "budgets", "turns", "at_least", "kl_at_most"}
 
 
 def check(table):
     """ValueError names what a grid file's [[expect]] lacks."""
-    for key in ("tasks", "lengths", "method", "budgets", "at_least"):
+    for key in ("tasks", "lengths", "method", "budgets"):
         if key not in table:
             raise ValueError(f"an [[expect]] does not say {key}")
+    if ("at_least" in table) == ("kl_at_most" in table):
+        raise ValueError("an [[expect]] says either at_least or kl_at_most")
+
+
+def holds(value, expectation):
+    if "kl_at_most" in expectation:
+        return value <= expectation["kl_at_most"]
+    return value >= expectation["at_least"] / 100 - 1e-9
+
+
+def bound(expectation):
+    return f"KL ≤ {expectation['kl_at_most']}" if "kl_at_most" in expectation else f"≥ {expectation['at_least']}"
+
+
+def show(value, expectation):
+    return f"{value:.4f}" if "kl_at_most" in expectation else f"{100 * value:.1f}"
 
 
 def values(cells, expectation):
@@ -32,6 +49,9 @@ def _pooled(cells, expectation, method, budget):
                          and cell["method"] == method and cell["budget"] in (budget, None) and "score" in cell), None)
             if cell is None:
                 return None
+            if "kl_at_most" in expectation:
+                found.append((cell["samples"], [cell["kl"]["mean"]]))
+                continue
             turns = expectation.get("turns")
             scores = {"first": lambda c: [c["first_turn"]["score"]], "later": lambda c: [c["later_turns"]["score"]],
                       "each": lambda c: c["turns"]}.get(turns, lambda c: [c["score"]])(cell)

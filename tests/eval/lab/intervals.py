@@ -1,6 +1,8 @@
-"""95 % intervals of shares, after Wilson (1927) and, of a difference, Newcombe (1998, method 10)."""
+"""95 % intervals: of shares, after Wilson (1927) and, of a difference, Newcombe (1998, method 10); of other means, two
+standard errors, no less."""
 
 import math
+import statistics
 
 Z = 1.959963984540054
 
@@ -13,6 +15,15 @@ def wilson(share, n, z=Z):
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(max(0.0, share * (1 - share)) / n + z * z / (4 * n * n))
     return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
+
+
+def of_mean(values, z=Z):
+    """(low, high) of the mean of values of no known kind; (None, None) of a single one."""
+    if len(values) < 2:
+        return None, None
+    half = z * statistics.stdev(values) / math.sqrt(len(values))
+    middle = statistics.fmean(values)
+    return middle - half, middle + half
 
 
 def difference(a, n_a, b, n_b):

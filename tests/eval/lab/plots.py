@@ -1,4 +1,5 @@
-"""The figures of a run: accuracy against budget, accuracy against bytes on the wire, needles by length and depth."""
+"""The figures of a run: accuracy against budget, accuracy against bytes on the wire, needles by length and depth,
+divergence from full KV against budget."""
 
 import math
 import os
@@ -43,6 +44,9 @@ def draw(cells, records, folder, formats):
             for name, panel, label in (("budget", _against_budget, "budget (rows read a step)"),
                                        ("wire", _against_wire, "KV on the wire (% of all KV)")):
                 names += _save(_panels(here, styles, panel, label), folder, f"{name}_{length}", formats)
+            told = [cell for cell in here if "kl" in cell and cell["budget"] is not None]
+            figure = _panels(told, styles, _divergence, "budget (rows read a step)", "KL to full KV (nats a step)")
+            names += _save(figure, folder, f"kl_{length}", formats)
         for task, budget in _heat_maps(cells, records):
             names += _save(_heat_map(records, task, budget), folder,
                            f"depth_{task}" + (f"_{budget}" if budget else ""), formats)
@@ -67,7 +71,7 @@ def _styles(cells):
                      "linestyle": LINES[(i // len(COLOURS) + i) % len(LINES)]} for i, method in enumerate(methods)}
 
 
-def _panels(cells, styles, draw_panel, x_label):
+def _panels(cells, styles, draw_panel, x_label, y_label="score (%)"):
     """Small multiples, one a task, and one legend for all."""
     shown = [task for task in tasks.TASKS if any(c["task"] == task and c["budget"] is not None for c in cells)]
     if not shown:
@@ -85,10 +89,8 @@ def _panels(cells, styles, draw_panel, x_label):
     for axis, task in zip(axes.flat, shown):
         draw_panel(axis, [cell for cell in cells if cell["task"] == task], styles)
         axis.set_title(task, loc="left", family="monospace")
-        axis.set_ylim(-3, 103)
-        axis.set_yticks(range(0, 101, 25))
     figure.supxlabel(x_label, fontsize=8)
-    figure.supylabel("score (%)", fontsize=8)
+    figure.supylabel(y_label, fontsize=8)
     figure.legend(handles=handles, loc="outside upper center", ncols=legend_columns, handlelength=2.6,
                   columnspacing=1.2)
     return figure
@@ -102,15 +104,17 @@ def _legend(cells, styles):
     return handles
 
 
-def _full_line(axis, cells):
+def _scores(axis, cells):
+    """The axis of scores, and full KV's."""
+    axis.set_ylim(-3, 103)
+    axis.set_yticks(range(0, 101, 25))
     for cell in cells:
         if cell["budget"] is None:
             axis.axhline(100 * cell["score"], color="black", linewidth=1, linestyle=(0, (5, 2)), zorder=1)
 
 
 def _against_budget(axis, cells, styles):
-    _full_line(axis, cells)
-    budgets = sorted({cell["budget"] for cell in cells if cell["budget"] is not None})
+    _scores(axis, cells)
     lines = _lines(cells)
     for i, (method, points) in enumerate(lines):
         # Methods that agree would hide each other: each stands a little aside.
@@ -119,6 +123,19 @@ def _against_budget(axis, cells, styles):
         y, low, high = (np.array([100 * point[key] for point in points]) for key in ("score", "low", "high"))
         axis.errorbar(x, y, yerr=(y - low, high - y), elinewidth=0.7, capsize=1.6, capthick=0.7,
                       ecolor=to_rgba(styles[method]["color"], 0.5), **styles[method])
+    _budgets(axis, cells)
+
+
+def _divergence(axis, cells, styles):
+    for method, points in _lines(cells):
+        shown = [point for point in points if point["kl"]["mean"] > 0]  # none at all is below any scale
+        axis.plot([point["budget"] for point in shown], [point["kl"]["mean"] for point in shown], **styles[method])
+    axis.set_yscale("log")
+    _budgets(axis, cells)
+
+
+def _budgets(axis, cells):
+    budgets = sorted({cell["budget"] for cell in cells if cell["budget"] is not None})
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_locator(FixedLocator(budgets))
     axis.xaxis.set_minor_locator(NullLocator())
@@ -126,7 +143,7 @@ def _against_budget(axis, cells, styles):
 
 
 def _against_wire(axis, cells, styles):
-    _full_line(axis, cells)
+    _scores(axis, cells)
     for method, points in _lines(cells):
         x = [100 * point["cost"]["wire_share"] for point in points]
         axis.plot(x, [100 * point["score"] for point in points], **styles[method])

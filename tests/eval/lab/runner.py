@@ -18,6 +18,7 @@ class Reply:
 
     text: str
     facts: dict  # numbers and words for the record: tokens, bytes, seconds, what was applied
+    score: float = None  # where it does not follow from the text
 
 
 class Refused(Exception):
@@ -46,11 +47,13 @@ class Samples:
 
 def record_of(job, sample, replies):
     """What is stored of one sample."""
-    score = scores.SCORES[sample.score]
     turns = []
     for turn, reply in zip(sample.turns, replies):
         entry = {"answer": reply.text, **reply.facts}
-        if turn.refs:
+        if reply.score is not None:
+            entry = {"score": reply.score, **entry}
+        elif turn.refs:
+            score = scores.SCORES[sample.score]
             entry = {"score": score(reply.text, turn.refs), "refs": list(turn.refs), **entry}
         turns.append(entry)
     scored = [turn["score"] for turn in turns if "score" in turn]

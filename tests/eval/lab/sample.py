@@ -9,16 +9,19 @@ class Turn:
     text: str         # a completion's whole prompt, special tokens included; else the user's message
     refs: tuple = ()  # what a right answer holds; empty: the turn is not scored
     max_tokens: int = 32
+    follow: str = ""  # of "forced": what the model is made to say
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
     """form: "completion": one prompt as it is. "session": turns of one conversation. "forks": the first turn is
-    a conversation of its own; each further turn is asked of a fork of it, so that none sees the others."""
+    a conversation of its own; each further turn is asked of a fork of it, so that none sees the others. "forced": one
+    prompt, and the model is made to say `follow`, or else what full KV says; the score is the share of steps at which
+    it would have chosen as full KV does."""
 
     form: str
     turns: tuple
-    score: str = "contains"  # a name of scores.SCORES
+    score: str = "contains"  # a name of scores.SCORES; of "forced" the client says it
     stop: tuple = ()
     depth: float = None      # of the first needle that is asked for: 0 the beginning, 1 the end
 

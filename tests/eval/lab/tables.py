@@ -10,7 +10,11 @@ def markdown(cells, grid, header):
         for length in sorted({cell["length"] for cell in cells if cell["task"] == task}):
             here = [cell for cell in cells if cell["task"] == task and cell["length"] == length]
             title = "all turns" if _has_turns(here) else "score, % [95 % interval]"
+            if _has_kl(here):
+                title = "steps at which the model would choose what it chooses with full KV, %"
             out += ["", f"## {task}, {length} tokens", "", *_table(here, "score", title)]
+            if _has_kl(here):
+                out += ["", *_table(here, "kl", "KL(full KV to this), nats a step [95 % interval]")]
             if _has_turns(here):
                 out += ["", *_table(here, "first_turn", "first question"), "",
                         *_table(here, "later_turns", "later questions")]
@@ -32,6 +36,10 @@ def _order(names):
 
 def _has_turns(cells):
     return any("later_turns" in cell for cell in cells)
+
+
+def _has_kl(cells):
+    return any("kl" in cell for cell in cells)
 
 
 def _rows(cells):
@@ -67,6 +75,9 @@ def _score(cell, field):
     if share is None:
         return "-"
     mark = " †" if "off" in cell else ""
+    if field == "kl":
+        interval = "" if share["low"] is None else f" [{max(0, share['low']):.4f}, {share['high']:.4f}]"
+        return f"{'' if share['whole'] else '≥ '}{share['mean']:.4f}{interval}{mark}"
     return f"{percent(share['score'])} [{percent(share['low'])}, {percent(share['high'])}]{mark}"
 
 
@@ -134,11 +145,11 @@ def _references(cells, references):
 
 
 def _expectations(cells, expected):
-    out = ["| what | at least | budget: measured | verdict |", "| --- | --- | --- | --- |"]
+    out = ["| what | bound | budget: measured | verdict |", "| --- | --- | --- | --- |"]
     for expectation in expected:
         got = expectations.values(cells, expectation)
         known = [value for _, value in got if value is not None]
-        holds = all(value >= expectation["at_least"] / 100 - 1e-9 for value in known)
+        holds = all(expectations.holds(value, expectation) for value in known)
         verdict = "not measured" if not known else "holds" if holds else "**fails**"
         if known and len(known) < len(got):
             verdict += ", in part"
@@ -146,8 +157,9 @@ def _expectations(cells, expected):
         turns = {"first": ", first question", "later": ", later questions", "each": ", every question"}
         what = (f"{name}: {', '.join(expectation['tasks'])}{turns.get(expectation.get('turns'), '')} at "
                 f"{', '.join(map(str, expectation['lengths']))}")
-        figures = "; ".join(f"{budget}: {100 * value:.1f}" for budget, value in got if value is not None)
-        out.append(f"| {what} | {expectation['at_least']} | {figures} | {verdict} |")
+        figures = "; ".join(f"{budget}: {expectations.show(value, expectation)}" for budget, value in got
+                            if value is not None)
+        out.append(f"| {what} | {expectations.bound(expectation)} | {figures} | {verdict} |")
     return out
 
 

@@ -2,7 +2,7 @@
 answer in tokens, `count` says how many tokens a text is (special tokens parsed), `index` numbers the samples, and
 everything random comes from rng. A task is one function and one line here."""
 
-from lab.tasks import code, counting, niah, ruler_niah, tracking, turns
+from lab.tasks import code, counting, forced, niah, ruler_niah, tracking, turns
 
 TASKS = {
     # Kamradt's and RocketKV's needle, over a grid of depths.
@@ -23,6 +23,9 @@ TASKS = {
     "fwe": counting.fwe,
     # Long answers.
     "code_function": code.function,
+    # No question at all.
+    "prose": forced.prose,
+    "prose_text": forced.prose_text,
     # Conversations.
     "turns_kv": turns.kv,
     "turns_needles": turns.needles,
