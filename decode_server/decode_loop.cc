@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -129,14 +130,15 @@ void DecodeLoop::Step() {
   for (size_t i = 0; i < batch.size(); ++i) {
     const Running& sequence = *batch[i];
     const SamplingParams& sampling = sequence.generation->sampling;
-    const bool draws = !TakesBest(sampling, sequence.index + 1);
+    const bool draws =
+        !ForcedToken(sampling, sequence.index + 1).has_value() && !TakesBest(sampling, sequence.index + 1);
     if (draws) rules[i] = RuleFor(sampling, sequence.state, sequence.index + 1);
     rows.push_back({.kv = sequence.kv.get(),
                     .selection = sequence.generation->gates.selection.kind,
                     .token = sequence.token,
                     .position = sequence.position,
                     .rule = draws ? &rules[i] : nullptr,
-                    .wants_logits = false});
+                    .wants_logits = sampling.logprobs});
   }
   const absl::Time begin = clock_->Now();
   absl::StatusOr<std::vector<DecodeResult>> results = stepper_.Run(rows);
@@ -155,20 +157,24 @@ void DecodeLoop::Step() {
     ++sequence->steps;
     ++sequence->position;
     const int index = sequence->index + 1;
-    const int32_t id = (*results)[i].token;
-    if (id < 0) {
+    const DecodeResult& result = (*results)[i];
+    if (result.token < 0) {
       metrics_->non_finite_logits.Increment();
       Finish(sequence, absl::InternalError("non-finite logits"), {});
       continue;
     }
+    const SamplingParams& sampling = generation.sampling;
+    const int32_t id = ForcedToken(sampling, index).value_or(result.token);
     sequence->token = id;
     sequence->index = index;
     sequence->state.AddOutput(id);
-    generation.sink->OnToken(index, id);
+    std::optional<TokenLogprobs> logprobs;
+    if (sampling.logprobs) logprobs = LogprobsOf(result.logits, id, sampling.top_logprobs);
+    generation.sink->OnToken(index, id, logprobs.has_value() ? &*logprobs : nullptr);
     GenerationEnd end;
     end.decode_time = clock_->Now() - sequence->started;
     end.steps = sequence->steps;
-    StopReason stop = CheckStop(id, generation.sampling, index);
+    StopReason stop = CheckStop(id, sampling, index);
     if (stop == StopReason::kStopId) {
       end.reason = GenerationEnd::kStopId;
       end.stop_id = id;

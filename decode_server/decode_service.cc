@@ -13,7 +13,8 @@ namespace {
 
 namespace pb = internal::v1;
 
-// Tokens not yet taken by the reader, at most; beyond it decode pauses the sequence.
+// Tokens, and tokens listed with them, not yet taken by the reader, at most; beyond it decode pauses the
+// sequence.
 constexpr int kMaxPendingTokens = 1024;
 
 class TokenStream final : public TokenSink {
@@ -25,15 +26,20 @@ class TokenStream final : public TokenSink {
     event.mutable_receiving()->set_reserve_to_ready_seconds(absl::ToDoubleSeconds(since_reserved));
     events_->Push(std::move(event));
   }
-  void OnToken(int index, int32_t id) override {
+  void OnToken(int index, int32_t id, const TokenLogprobs* logprobs) override {
+    const auto add_to = [&](pb::Tokens* tokens) {
+      tokens->add_ids(id);
+      if (logprobs != nullptr) *tokens->add_logprobs() = LogprobsToProto(*logprobs);
+    };
+    const int weight = 1 + (logprobs != nullptr ? static_cast<int>(logprobs->top_ids.size()) : 0);
     pb::GenerateEvent event;
     event.mutable_tokens()->set_index(index);
-    event.mutable_tokens()->add_ids(id);
+    add_to(event.mutable_tokens());
     // While the reader lags, tokens gather in one event.
     events_->PushOrMerge(std::move(event), [&](pb::GenerateEvent* last) {
       if (!last->has_tokens()) return false;
-      last->mutable_tokens()->add_ids(id);
-      gathered_ = last->tokens().ids_size();
+      add_to(last->mutable_tokens());
+      gathered_ = last->tokens().ids_size() * weight;
       return true;
     });
     if (events_->waiting() < 2) gathered_ = 0;
@@ -54,7 +60,7 @@ class TokenStream final : public TokenSink {
 
  private:
   const std::shared_ptr<EventStream<pb::GenerateEvent>> events_;
-  std::atomic<int> gathered_{0};  // tokens in the event that waits
+  std::atomic<int> gathered_{0};  // in the event that waits
 };
 
 class ConnectReactor;

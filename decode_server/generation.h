@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/compression/resolved_gates.h"
+#include "common/engine/logprobs.h"
 #include "common/engine/sampler.h"
 #include "common/handoff/messages.h"
 
@@ -32,7 +33,7 @@ class TokenSink {
   virtual ~TokenSink() = default;
   // The hand-off is validated.
   virtual void OnReady(absl::Duration since_reserved) = 0;
-  virtual void OnToken(int index, int32_t id) = 0;
+  virtual void OnToken(int index, int32_t id, const TokenLogprobs* logprobs) = 0;  // null: not asked for
   // False: the reader lags far behind; decode pauses the sequence.
   virtual bool writable() const = 0;
   // Exactly one of these, once.

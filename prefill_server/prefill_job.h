@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/compression/resolved_gates.h"
+#include "common/engine/logprobs.h"
 #include "common/engine/sampler.h"
 #include "common/handoff/messages.h"
 #include "common/handoff/sender.h"
@@ -24,7 +25,8 @@ namespace sluice {
 
 struct FirstToken {
   int32_t id = 0;
-  StopReason stop = StopReason::kNone;  // not kNone: the turn ends here and nothing is handed off
+  std::optional<TokenLogprobs> logprobs;  // if asked for
+  StopReason stop = StopReason::kNone;    // not kNone: the turn ends here and nothing is handed off
   absl::Duration queued, computed;
   int cached_tokens = 0;
   std::string history_outcome;  // "warm", "cold"; empty without a session

@@ -19,11 +19,22 @@ int WindowOf(const ResolvedGates& gates) {
   return std::max({1, gates.retention.observation.window, gates.propagation.observation.window});
 }
 
-absl::StatusOr<int32_t> FirstTokenId(RankedPrefill& pass, int sequence, const PrefillRequest& request,
-                                     const SampleState& state) {
-  if (TakesBest(request.sampling, request.emitted)) return pass.LastBest(sequence);
+// Its id and what is asked about it.
+absl::StatusOr<FirstToken> FirstTokenOf(RankedPrefill& pass, int sequence, const PrefillRequest& request,
+                                        const SampleState& state) {
+  const SamplingParams& sampling = request.sampling;
+  const std::optional<int32_t> forced = ForcedToken(sampling, request.emitted);
+  const bool draws = !forced.has_value() && !TakesBest(sampling, request.emitted);
+  FirstToken token;
+  SLUICE_ASSIGN_OR_RETURN(token.id, pass.LastBest(sequence));
+  if (forced.has_value()) token.id = *forced;
+  if (!draws && !sampling.logprobs) return token;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<float> logits, pass.LastLogits(sequence));
-  return SampleToken(logits, request.sampling, state, request.emitted);
+  if (draws) {
+    SLUICE_ASSIGN_OR_RETURN(token.id, SampleToken(logits, sampling, state, request.emitted));
+  }
+  if (sampling.logprobs) token.logprobs = LogprobsOf(logits, token.id, sampling.top_logprobs);
+  return token;
 }
 
 std::vector<Backend*> Backends(const BackendGroup& group) {
@@ -349,16 +360,15 @@ void PrefillLoop::FinishPass(Pass* pass) {
       state.AddPrompt({request.prompt_ids.data(), prompt});
     }
     for (size_t j = prompt; j < request.prompt_ids.size(); ++j) state.AddOutput(request.prompt_ids[j]);
-    const absl::StatusOr<int32_t> id = FirstTokenId(*pass->pass, static_cast<int>(i), request, state);
-    if (!id.ok()) {
-      if (absl::IsInternal(id.status())) metrics_->non_finite_logits.Increment();
-      send_loop_->Failed(job, id.status());
+    absl::StatusOr<FirstToken> first = FirstTokenOf(*pass->pass, static_cast<int>(i), request, state);
+    if (!first.ok()) {
+      if (absl::IsInternal(first.status())) metrics_->non_finite_logits.Increment();
+      send_loop_->Failed(job, first.status());
       continue;
     }
     sequence.PublishHistory(now);
-    FirstToken token;
-    token.id = *id;
-    token.stop = CheckStop(*id, request.sampling, request.emitted);
+    FirstToken token = *std::move(first);
+    token.stop = CheckStop(token.id, request.sampling, request.emitted);
     token.queued = sequence.started() - job->arrived;
     token.computed = now - sequence.started();
     token.cached_tokens = sequence.cached_tokens();
@@ -367,7 +377,7 @@ void PrefillLoop::FinishPass(Pass* pass) {
     }
     metrics_->prefill_seconds.Observe(absl::ToDoubleSeconds(token.computed));
     job->seal.logical_len = LogicalLen(PromptEnd(request.gates, static_cast<int>(request.prompt_ids.size())));
-    job->seal.first_token = *id;
+    job->seal.first_token = token.id;
     handed_over_.emplace_back(job, job->kept->bytes());
     job->SetFirstToken(token);
     if (token.stop != StopReason::kNone) {

@@ -43,6 +43,7 @@ class EventSink final : public PrefillEvents {
     out->set_prefill_seconds(absl::ToDoubleSeconds(token.computed));
     out->set_cached_tokens(token.cached_tokens);
     out->set_history_outcome(token.history_outcome);
+    if (token.logprobs.has_value()) *out->mutable_logprobs() = LogprobsToProto(*token.logprobs);
     events_->Push(std::move(event));
     if (token.stop != StopReason::kNone) events_->Finish(absl::OkStatus());
   }
@@ -89,6 +90,12 @@ absl::StatusOr<PrefillRequest> PrefillService::Check(const pb::PrefillRequest& r
   for (int32_t id : request.prompt_ids()) {
     if (id < 0 || id >= model_->shape().vocab) {
       return absl::InvalidArgumentError(absl::StrCat("prompt_ids: ", id, " is outside the vocabulary"));
+    }
+  }
+  for (int32_t id : request.sampling().forced_token_ids()) {
+    if (id < 0 || id >= model_->shape().vocab) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampling.forced_token_ids: ", id, " is outside the vocabulary"));
     }
   }
   if (request.emitted() < 0 || request.emitted() >= n) {

@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,7 +26,7 @@ struct Options {
   RouterConfig router;
   std::string metrics_listen = "127.0.0.1:7103";
   std::string sessions_db = "sluice-sessions.db";
-  int hsa_pays_from = kDefaultHsaPaysFrom;
+  int hsa_pays_from = kDefaultHsaPaysFrom, max_logprobs = kDefaultMaxLogprobs;
   std::string policy = RoutePolicies()[0]->name();
   int max_message_mb = 16;
   int max_sessions = SessionLimits().max_sessions_per_owner;
@@ -81,6 +82,9 @@ void AddFlags(CLI::App* app, Options* options) {
       "requests with dense_if_faster read sparsely from so many kept rows beyond their budget on [tokens]",
       "SLUICE_HSA_PAYS_FROM", "Requests")
       ->check(CLI::Range(0, 1 << 24));
+  add("--max-logprobs", options->max_logprobs, "largest output.top_logprobs; -1 is the whole vocabulary",
+      "SLUICE_MAX_LOGPROBS", "Requests")
+      ->check(CLI::Range(-1, 1 << 24));
   add("--work-threads", options->router.work_threads, "threads that tokenise and read sessions",
       "SLUICE_WORK_THREADS", "Requests")
       ->check(CLI::Range(1, 256));
@@ -135,6 +139,9 @@ absl::Status Serve(Options options) {
 
   SLUICE_ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(options.model, options.model_name));
   model.hsa_pays_from = options.hsa_pays_from;
+  const int vocab = model.shape.vocab;
+  model.description.set_max_logprobs(options.max_logprobs < 0 ? vocab
+                                                              : std::min(options.max_logprobs, vocab));
   std::optional<FileLock> claim;
   if (options.sessions_db != "memory") {
     SLUICE_ASSIGN_OR_RETURN(FileLock lock, ClaimSessions(options.sessions_db));

@@ -100,6 +100,7 @@ void UnaryReply::Send(const v1::ChatEvent& event) {
     case v1::ChatEvent::kDelta:
       sum_.mutable_text()->append(event.delta().text());
       sum_.mutable_token_ids()->MergeFrom(event.delta().token_ids());
+      sum_.mutable_logprobs()->MergeFrom(event.delta().logprobs());
       break;
     case v1::ChatEvent::kDone:
       *sum_.mutable_done() = event.done();

@@ -132,6 +132,7 @@ class RequestFlow {
   bool ended() const { return ended_; }
   uint32_t attempt() const { return attempt_; }
   int emitted() const { return emitted_; }
+  int first_index() const { return base_; }  // output index of this attempt's first token
 
  private:
   enum class Call { kNone, kOpen, kDone };  // of this attempt

@@ -60,6 +60,12 @@ absl::Status ResolveLength(const ServedModel& model, const v1::Stopping& stoppin
   int room = context - prompt;
   plan->context_bound = !stopping.has_max_tokens() || stopping.max_tokens() > room;
   plan->sampling.set_max_tokens(plan->context_bound ? room : stopping.max_tokens());
+  if (plan->sampling.forced_token_ids_size() > plan->sampling.max_tokens()) {
+    return BadField(
+        "sampling.forced_token_ids",
+        absl::StrCat(plan->sampling.forced_token_ids_size(), " ids, above the ", plan->sampling.max_tokens(),
+                     " tokens that max_tokens and the context allow"));
+  }
   if (plan->sampling.min_tokens() > plan->sampling.max_tokens()) {
     return BadField("stopping.min_tokens",
                     absl::StrCat("above the ", room, " tokens that the context leaves"));
@@ -70,7 +76,8 @@ absl::Status ResolveLength(const ServedModel& model, const v1::Stopping& stoppin
 template <class Request>
 absl::Status FinishPlan(const ServedModel& model, const Request& request, const SessionState* session,
                         RequestPlan* plan) {
-  SLUICE_ASSIGN_OR_RETURN(plan->sampling, ResolveSampling(model, request.sampling(), request.stopping()));
+  SLUICE_ASSIGN_OR_RETURN(plan->sampling,
+                          ResolveSampling(model, request.sampling(), request.stopping(), request.output()));
   if (!request.stopping().ignore_eos()) plan->eos_ids = model.shape.eos_ids;
   plan->stop.assign(request.stopping().stop().begin(), request.stopping().stop().end());
   SLUICE_RETURN_IF_ERROR(ResolveLength(model, request.stopping(), plan));

@@ -17,6 +17,11 @@ namespace {
 // A client's own deadline shows here as its leaving, earlier than ours by what the request was under way.
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(50);
 
+absl::Status NoLogprobs(absl::string_view role) {
+  return absl::InternalError(
+      absl::StrCat("the ", role, " worker sent a token without its log-probabilities"));
+}
+
 }  // namespace
 
 RequestRun::RequestRun(const RunServices* services, std::string method, ReplySink* sink,
@@ -65,6 +70,7 @@ void RequestRun::Begin(RequestPlan plan) {
   if (!stops.ok()) return delivery_.Finish(stops.status());
   text_ = std::make_unique<TokenText>(services_->model->tokenizer.get(), *std::move(stops),
                                       plan_.sampling.min_tokens(), plan_.reply_is_text_of_its_own);
+  if (plan_.sampling.logprobs()) logprobs_.emplace(services_->model->tokenizer.get());
   handoff_id_ = UuidV7();
   FlowRequest request;
   if (plan_.turn.has_value()) request.route.home = plan_.turn->home;
@@ -194,6 +200,12 @@ void RequestRun::OnDecodeEvent(uint32_t attempt, const internal::v1::GenerateEve
     case internal::v1::GenerateEvent::kReceiving:
       return Act(flow_->Receiving(attempt));
     case internal::v1::GenerateEvent::kTokens:
+      if (!TakeLogprobs(
+              attempt, event.tokens().index(), event.tokens().ids_size(),
+              {event.tokens().logprobs().data(), static_cast<size_t>(event.tokens().logprobs_size())})) {
+        decode_call_->Cancel();
+        return Act(flow_->DecodeEnded(attempt, NoLogprobs("decode"), now));
+      }
       return Act(flow_->Tokens(attempt, event.tokens().index(),
                                {event.tokens().ids().begin(), event.tokens().ids().end()}, now));
     case internal::v1::GenerateEvent::kGenerated:
@@ -212,6 +224,12 @@ void RequestRun::OnPrefillEvent(uint32_t attempt, const internal::v1::PrefillEve
                                  event.progress().layers(), event.progress().cached_tokens()));
     case internal::v1::PrefillEvent::kFirstToken: {
       const internal::v1::FirstToken& first = event.first_token();
+      const internal::v1::TokenLogprobs* logprobs = &first.logprobs();
+      if (!TakeLogprobs(attempt, flow_->first_index(), 1,
+                        {&logprobs, first.has_logprobs() ? size_t{1} : 0})) {
+        prefill_call_->Cancel();
+        return Act(flow_->PrefillEnded(attempt, NoLogprobs("prefill"), now));
+      }
       record_.FirstToken(first);
       return Act(flow_->FirstToken(attempt, first.token_id(), first.ends(), first.stopped(), now));
     }
@@ -223,6 +241,16 @@ void RequestRun::OnPrefillEvent(uint32_t attempt, const internal::v1::PrefillEve
     default:
       return;
   }
+}
+
+bool RequestRun::TakeLogprobs(uint32_t attempt, int index, int tokens,
+                              absl::Span<const internal::v1::TokenLogprobs* const> logprobs) {
+  if (!logprobs_.has_value() || attempt != flow_->attempt()) return true;
+  if (static_cast<int>(logprobs.size()) != tokens) return false;
+  for (int i = 0; i < tokens; ++i) {
+    if (index + i >= flow_->emitted()) logprobs_->Hold(index + i, *logprobs[i]);
+  }
+  return true;
 }
 
 // The first prefill worker that has computed the turn holds the session's history from now on.
@@ -262,6 +290,7 @@ void RequestRun::SendDelta(const TokenText::Piece& piece) {
   v1::ChatEvent event;
   event.mutable_delta()->set_text(piece.text);
   event.mutable_delta()->mutable_token_ids()->Add(piece.ids.begin(), piece.ids.end());
+  if (logprobs_.has_value()) logprobs_->MoveTo(piece.ids, event.mutable_delta());
   record_.DeltaSent();
   delivery_.Send(std::move(event));
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "router/delivery.h"
+#include "router/reply_logprobs.h"
 #include "router/request_flow.h"
 #include "router/request_plan.h"
 #include "router/request_record.h"
@@ -49,6 +50,9 @@ class RequestRun final : public std::enable_shared_from_this<RequestRun>, privat
   void Open(const OpenPrefill& open);
   void OnDecodeEvent(uint32_t attempt, const internal::v1::GenerateEvent& event);
   void OnPrefillEvent(uint32_t attempt, const internal::v1::PrefillEvent& event);
+  // Of tokens from output index `index` on. False: the worker left out what was asked for.
+  bool TakeLogprobs(uint32_t attempt, int index, int tokens,
+                    absl::Span<const internal::v1::TokenLogprobs* const> logprobs);
   void TakeHome(const WorkerRef& worker, const internal::v1::FirstToken& first);
   void Emit(const std::vector<int32_t>& ids);
   void SendDelta(const TokenText::Piece& piece);
@@ -75,6 +79,7 @@ class RequestRun final : public std::enable_shared_from_this<RequestRun>, privat
   RequestPlan plan_;
   std::unique_ptr<RequestFlow> flow_;
   std::unique_ptr<TokenText> text_;
+  std::optional<ReplyLogprobs> logprobs_;  // if asked for
   bool home_known_ = false;
   std::shared_ptr<WorkerCall<internal::v1::PrefillEvent>> prefill_call_;
   std::shared_ptr<WorkerCall<internal::v1::GenerateEvent>> decode_call_;

@@ -1,5 +1,6 @@
 #include "router/sampling_bounds.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -45,11 +46,48 @@ absl::Status CheckStops(const v1::Stopping& stopping) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLogprobs(const ServedModel& model, const v1::Output& output) {
+  const int top = output.top_logprobs(), most = model.description.max_logprobs();
+  if (top < 0 || top > most) {
+    return BadField("output.top_logprobs", absl::StrCat(top, " is not in [0, ", most,
+                                                        "]; --max-logprobs of the router is the bound"));
+  }
+  if (output.has_top_logprobs() && !output.logprobs()) {
+    return BadField("output.top_logprobs", "set output.logprobs with it");
+  }
+  return absl::OkStatus();
+}
+
+// After the stop ids are known.
+absl::Status CheckForced(const ServedModel& model, const v1::Sampling& sampling, const v1::Stopping& stopping,
+                         const internal::v1::SamplingParams& resolved) {
+  const auto& forced = sampling.forced_token_ids();
+  if (!forced.empty() && stopping.stop_size() > 0) {
+    return BadField("stopping.stop", "would cut sampling.forced_token_ids; send one of the two");
+  }
+  for (int i = 0; i < forced.size(); ++i) {
+    if (forced[i] < 0 || forced[i] >= model.shape.vocab) {
+      return BadField("sampling.forced_token_ids",
+                      absl::StrCat(forced[i], " is not in the vocabulary [0, ", model.shape.vocab, ")"));
+    }
+    const auto& stops = resolved.stop_token_ids();
+    const bool may_stop = i + 1 == forced.size() && i + 1 > resolved.min_tokens();
+    if (!may_stop && std::count(stops.begin(), stops.end(), forced[i]) > 0) {
+      return BadField("sampling.forced_token_ids",
+                      absl::StrCat(forced[i], " at place ", i,
+                                   " would end the reply before its time; set stopping.ignore_eos, or force "
+                                   "stop ids only last, and behind min_tokens"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<internal::v1::SamplingParams> ResolveSampling(const ServedModel& model,
                                                              const v1::Sampling& sampling,
-                                                             const v1::Stopping& stopping) {
+                                                             const v1::Stopping& stopping,
+                                                             const v1::Output& output) {
   if (sampling.has_n() && sampling.n() != 1) return FieldNotServed("sampling.n");
   internal::v1::SamplingParams out;
   out.set_temperature(sampling.has_temperature() ? sampling.temperature() : 1.0f);
@@ -92,6 +130,11 @@ absl::StatusOr<internal::v1::SamplingParams> ResolveSampling(const ServedModel& 
     }
     out.add_stop_token_ids(id);
   }
+  SLUICE_RETURN_IF_ERROR(CheckForced(model, sampling, stopping, out));
+  *out.mutable_forced_token_ids() = sampling.forced_token_ids();
+  SLUICE_RETURN_IF_ERROR(CheckLogprobs(model, output));
+  out.set_logprobs(output.logprobs());
+  out.set_top_logprobs(output.top_logprobs());
   return out;
 }
 

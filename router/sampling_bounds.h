@@ -1,5 +1,5 @@
-// Role: the public sampling and stopping fields with their defaults and bounds (api.md §1).
-// Threads: pure functions.
+// Role: the public sampling and stopping fields, and what is told of tokens, with their defaults and bounds
+// (api.md §1). Threads: pure functions.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -12,6 +12,7 @@ namespace sluice {
 // the field.
 absl::StatusOr<internal::v1::SamplingParams> ResolveSampling(const ServedModel& model,
                                                              const v1::Sampling& sampling,
-                                                             const v1::Stopping& stopping);
+                                                             const v1::Stopping& stopping,
+                                                             const v1::Output& output);
 
 }  // namespace sluice

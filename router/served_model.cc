@@ -1,5 +1,6 @@
 #include "router/served_model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,7 @@ v1::Model Describe(const ServedModel& model, const std::string& template_hash) {
   out.set_kv_dtype(model.identity.kv_dtype());
   out.set_kv_bytes_per_token(uint64_t{2} * 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
   out.set_chat_template_hash(template_hash);
+  out.set_max_logprobs(std::min(kDefaultMaxLogprobs, shape.vocab));
   for (const Preset& preset : Presets()) out.add_compression_presets(preset.name);
   out.set_default_preset(kSinglePreset);
   out.set_default_session_preset(kSessionPreset);

@@ -24,6 +24,8 @@ namespace sluice {
 using RenderFn = std::function<absl::StatusOr<std::vector<TextSegment>>(
     absl::Span<const TurnMessage> messages, bool add_reply_prefix)>;
 
+inline constexpr int kDefaultMaxLogprobs = 20;  // largest output.top_logprobs, as in vLLM
+
 struct ServedModel {
   std::string name;
   ModelShape shape;

@@ -53,6 +53,11 @@ bool TakesBest(const SamplingParams& params, int index) {
          params.frequency_penalty == 0 && index >= params.min_tokens;
 }
 
+std::optional<int32_t> ForcedToken(const SamplingParams& params, int index) {
+  if (static_cast<size_t>(index) >= params.forced_ids.size()) return std::nullopt;
+  return params.forced_ids[index];
+}
+
 StopReason CheckStop(int32_t id, const SamplingParams& params, int index) {
   if (std::find(params.stop_ids.begin(), params.stop_ids.end(), id) != params.stop_ids.end())
     return StopReason::kStopId;

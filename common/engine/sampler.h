@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -26,6 +27,10 @@ struct SamplingParams {
   int max_tokens = 0;                  // total output tokens, those before a replay included
   int min_tokens = 0;                  // stop ids are masked before this many
   std::vector<int32_t> stop_ids = {};  // end-of-sequence ids and the request's own
+  // Output tokens from the first on, whatever the logits say.
+  std::vector<int32_t> forced_ids = {};
+  bool logprobs = false;  // tell of each token how probable it was (logprobs.h)
+  int top_logprobs = 0;   // and of so many best ones
 };
 
 // What penalties need to know.
@@ -52,6 +57,9 @@ absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const Sampli
 
 // Whether the token at output index `index` is the one of the largest logit, whatever was said before.
 bool TakesBest(const SamplingParams& params, int index);
+
+// The token at output index `index` where it is not the model's to choose.
+std::optional<int32_t> ForcedToken(const SamplingParams& params, int index);
 
 // Does generation end with `id` as output `index`? kLength when max_tokens is reached.
 enum class StopReason { kNone, kStopId, kLength };

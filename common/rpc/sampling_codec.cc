@@ -15,6 +15,9 @@ internal::v1::SamplingParams SamplingToProto(const SamplingParams& params) {
   out.set_max_tokens(params.max_tokens);
   out.set_min_tokens(params.min_tokens);
   out.mutable_stop_token_ids()->Add(params.stop_ids.begin(), params.stop_ids.end());
+  out.mutable_forced_token_ids()->Add(params.forced_ids.begin(), params.forced_ids.end());
+  out.set_logprobs(params.logprobs);
+  out.set_top_logprobs(params.top_logprobs);
   return out;
 }
 
@@ -31,6 +34,17 @@ SamplingParams SamplingFromProto(const internal::v1::SamplingParams& params) {
   out.max_tokens = params.max_tokens();
   out.min_tokens = params.min_tokens();
   out.stop_ids.assign(params.stop_token_ids().begin(), params.stop_token_ids().end());
+  out.forced_ids.assign(params.forced_token_ids().begin(), params.forced_token_ids().end());
+  out.logprobs = params.logprobs();
+  out.top_logprobs = params.top_logprobs();
+  return out;
+}
+
+internal::v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs) {
+  internal::v1::TokenLogprobs out;
+  out.set_chosen(logprobs.chosen);
+  out.mutable_top_ids()->Add(logprobs.top_ids.begin(), logprobs.top_ids.end());
+  out.mutable_top()->Add(logprobs.top.begin(), logprobs.top.end());
   return out;
 }
 

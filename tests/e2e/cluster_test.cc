@@ -291,8 +291,8 @@ TEST_F(Cluster, BadInputIsATypedErrorThatNamesWhatToChange) {
          r->mutable_session_turn()->set_session_id("0123");
          *r->mutable_session_turn()->add_new_messages() = message;
        }},
-      {"logprobs", grpc::StatusCode::UNIMPLEMENTED, "logprobs",
-       [](v1::ChatRequest* r) { r->mutable_output()->set_logprobs(true); }},
+      {"prompt_logprobs", grpc::StatusCode::UNIMPLEMENTED, "prompt_logprobs",
+       [](v1::ChatRequest* r) { r->mutable_output()->set_prompt_logprobs(true); }},
       {"too long", grpc::StatusCode::INVALID_ARGUMENT, "32768",
        [](v1::ChatRequest* r) {
          std::string text;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/compression/compression_spec.h"
+#include "common/engine/logprobs.h"
 #include "common/model/gate_context.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/needle_prompts.h"
@@ -64,6 +65,37 @@ class WorkerPair : public testing::TestWithParam<std::string> {
     auto ids = Generate(NeedleModel(), {request.prompt_ids, request.gates}, request.sampling.max_tokens);
     EXPECT_TRUE(ids.ok()) << ids.status();
     return ids.ok() ? *ids : std::vector<int32_t>{};
+  }
+
+  // The engine's own logits at every step of a reply, whoever chose its tokens.
+  static std::vector<std::vector<float>> LogitsBefore(const PairRequest& request,
+                                                      const std::vector<int32_t>& reply) {
+    const LocalRequest local{.ids = request.prompt_ids, .gates = request.gates};
+    const int prompt = static_cast<int>(local.ids.size());
+    auto prefill = PrefillTogether(NeedleModel(), {local});
+    auto decoder = LocalDecoder::Create(NeedleModel(), /*n_slots=*/1);
+    EXPECT_TRUE(prefill.ok() && decoder.ok());
+    auto kv = (*decoder)->Receive((*prefill)[0], local.gates, prompt);
+    EXPECT_TRUE(kv.ok()) << kv.status();
+    std::vector<std::vector<float>> logits = {(*prefill)[0].logits};
+    for (size_t i = 0; i + 1 < reply.size(); ++i) {
+      auto next = (*decoder)->Step({{.kv = kv->get(),
+                                     .selection = local.gates.selection.kind,
+                                     .token = reply[i],
+                                     .position = LogicalLen(prompt + static_cast<int>(i))}});
+      EXPECT_TRUE(next.ok()) << next.status();
+      logits.emplace_back((*next)[0].logits.begin(), (*next)[0].logits.end());
+    }
+    return logits;
+  }
+  void ExpectLogprobs(const PairRequest& request, const std::vector<std::vector<float>>& logits) {
+    ASSERT_EQ(last_.logprobs.size(), logits.size());
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const TokenLogprobs expected = LogprobsOf(logits[i], last_.ids[i], request.sampling.top_logprobs);
+      EXPECT_EQ(last_.logprobs[i].chosen(), expected.chosen) << i;
+      EXPECT_THAT(last_.logprobs[i].top_ids(), testing::ElementsAreArray(expected.top_ids));
+      EXPECT_THAT(last_.logprobs[i].top(), testing::ElementsAreArray(expected.top));
+    }
   }
 
   TestDecode decode_;
@@ -187,6 +219,71 @@ TEST_P(WorkerPair, AStopIdEndsGeneration) {
   const auto first = std::find(all.begin(), all.end(), all[5]);
   EXPECT_EQ(stopped, std::vector<int32_t>(all.begin(), first + 1));
   EXPECT_EQ(last_.finish, "stop");
+}
+
+TEST_P(WorkerPair, LogprobsAreOfTheRawLogitsHoweverATokenIsChosen) {
+  const NeedlePrompt prompt = MakeNeedlePrompt(600, 0.4, 11);
+  PairRequest request = Ask(prompt.ids, "rocketkv", 128, 10);
+  const std::vector<int32_t> greedy = Run(request);
+  ASSERT_EQ(greedy.size(), 10u);
+  EXPECT_TRUE(last_.logprobs.empty());
+  request.sampling.logprobs = true;
+  request.sampling.top_logprobs = 7;
+  EXPECT_EQ(Run(request), greedy);
+  ExpectLogprobs(request, LogitsBefore(request, greedy));
+
+  // Nine tokens are forced; the last one is drawn, with every rule there is.
+  const std::vector<int32_t> likely = {last_.logprobs[9].top_ids().begin(),
+                                       last_.logprobs[9].top_ids().end()};
+  const auto masked = std::find_if(likely.begin(), likely.end(), [&](int32_t id) {
+    return std::find(greedy.begin(), greedy.end(), id) == greedy.end();
+  });
+  ASSERT_NE(masked, likely.end());
+  SamplingParams& sampling = request.sampling;
+  sampling.temperature = 1.5f;
+  sampling.top_k = 3;
+  sampling.repetition_penalty = 1.7f;
+  sampling.presence_penalty = 2;
+  sampling.min_tokens = 10;
+  sampling.stop_ids = {*masked};
+  sampling.forced_ids.assign(greedy.begin(), greedy.end() - 1);
+  const std::vector<int32_t> drawn = Run(request);
+  ASSERT_EQ(drawn.size(), 10u);
+  EXPECT_TRUE(std::equal(drawn.begin(), drawn.end() - 1, greedy.begin()));
+  EXPECT_NE(drawn[9], *masked);
+  ExpectLogprobs(request, LogitsBefore(request, drawn));
+}
+
+TEST_P(WorkerPair, ForcedTokensAreWhatTheModelGoesOnFrom) {
+  const std::vector<int32_t> ids = Prose(700, 12);
+  PairRequest request = Ask({ids.begin(), ids.begin() + 400}, "snapkv", 128, 40);
+  request.sampling.forced_ids.assign(ids.begin() + 400, ids.begin() + 430);
+  request.sampling.logprobs = true;
+  request.sampling.top_logprobs = 4096;
+  const std::vector<int32_t> reply = Run(request);
+  ASSERT_EQ(reply.size(), 40u);
+  EXPECT_TRUE(std::equal(ids.begin() + 400, ids.begin() + 430, reply.begin()));
+  const std::vector<std::vector<float>> logits = LogitsBefore(request, reply);
+  ExpectLogprobs(request, logits);
+  int chosen_too = 0;
+  for (size_t i = 0; i < reply.size(); ++i) {
+    chosen_too += reply[i] == Greedy(logits[i]);
+    if (i >= 30) {
+      EXPECT_EQ(reply[i], Greedy(logits[i])) << i;
+    }
+  }
+  EXPECT_LT(chosen_too, 40) << "prose that the model would not have said by itself";
+}
+
+TEST_P(WorkerPair, AForcedStopIdEndsGenerationAndAForeignOneIsRefused) {
+  PairRequest request = Ask(Prose(300, 13), "full", 0, 10);
+  request.sampling.stop_ids = {4095};
+  request.sampling.forced_ids = {5, 6, 4095};
+  EXPECT_EQ(Run(request), request.sampling.forced_ids);
+  EXPECT_EQ(last_.finish, "stop");
+  request.sampling.forced_ids = {4096};
+  EXPECT_THAT(RunPair(prefill_, decode_, request).status().ToString(),
+              testing::HasSubstr("sampling.forced_token_ids: 4096 is outside the vocabulary"));
 }
 
 TEST_P(WorkerPair, CancellationAtAnyMomentGivesEverythingBack) {

@@ -6,6 +6,16 @@ namespace sluice {
 
 namespace pb = internal::v1;
 
+pb::TokenLogprobs FakeLogprobs(int index, int32_t id, int top) {
+  pb::TokenLogprobs out;
+  out.set_chosen(-0.25f * static_cast<float>(index + 1));
+  for (int i = 0; i < top; ++i) {
+    out.add_top_ids(id + i);
+    out.add_top(out.chosen() - static_cast<float>(i));
+  }
+  return out;
+}
+
 void FakeAttempt::Progress(int layers_done, int layers) const {
   pb::PrefillEvent event;
   event.mutable_progress()->set_running(true);
@@ -22,6 +32,11 @@ void FakeAttempt::FirstToken(int32_t id, bool ends, bool stopped) const {
   event.mutable_first_token()->set_prefill_seconds(0.25);
   event.mutable_first_token()->set_cached_tokens(3);
   event.mutable_first_token()->set_history_outcome("cold");
+  const pb::SamplingParams& sampling = prefill_request.sampling();
+  if (sampling.logprobs() && tells_logprobs) {
+    *event.mutable_first_token()->mutable_logprobs() =
+        FakeLogprobs(prefill_request.emitted(), id, sampling.top_logprobs());
+  }
   prefill->Push(event);
   if (ends) prefill->Finish(absl::OkStatus());
 }
@@ -53,6 +68,11 @@ void FakeAttempt::Tokens(int index, std::vector<int32_t> ids) const {
   pb::GenerateEvent event;
   event.mutable_tokens()->set_index(index);
   event.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
+  const pb::SamplingParams& sampling = generate_request.sampling();
+  for (size_t i = 0; i < ids.size() && sampling.logprobs() && tells_logprobs; ++i) {
+    *event.mutable_tokens()->add_logprobs() =
+        FakeLogprobs(index + static_cast<int>(i), ids[i], sampling.top_logprobs());
+  }
   decode->Push(event);
 }
 

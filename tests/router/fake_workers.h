@@ -1,5 +1,5 @@
 // Role: prefill and decode workers that a test scripts: real gRPC, no model. By default token i of a reply is
-// reply[i], whatever the attempt, as a deterministic model would have it.
+// reply[i], whatever the attempt, as a deterministic model would have it, and so are its log-probabilities.
 // Threads: gRPC's; scripts run on them and must not block. A script may keep the streams and use them later.
 #pragma once
 
@@ -20,8 +20,12 @@ namespace sluice {
 using PrefillStream = EventStream<internal::v1::PrefillEvent>;
 using DecodeStream = EventStream<internal::v1::GenerateEvent>;
 
+// What workers tell of the token at an output index where a request asks for it.
+internal::v1::TokenLogprobs FakeLogprobs(int index, int32_t id, int top);
+
 // One attempt as the workers see it.
 struct FakeAttempt {
+  bool tells_logprobs = true;
   int number = 0;  // of Prefill calls, from 1, over all workers
   std::string prefill_name, decode_name;
   internal::v1::PrefillRequest prefill_request;

@@ -81,6 +81,46 @@ TEST_F(PlanTest, EveryBoundNamesItsField) {
          for (int i = 0; i < 17; ++i) r.mutable_stopping()->add_stop("x");
        }},
       {"stopping.stop_token_ids", [](v1::ChatRequest& r) { r.mutable_stopping()->add_stop_token_ids(4096); }},
+      {"output.top_logprobs",
+       [](v1::ChatRequest& r) {
+         r.mutable_output()->set_logprobs(true);
+         r.mutable_output()->set_top_logprobs(21);
+       }},
+      {"output.top_logprobs",
+       [](v1::ChatRequest& r) {
+         r.mutable_output()->set_logprobs(true);
+         r.mutable_output()->set_top_logprobs(-1);
+       }},
+      {"output.top_logprobs", [](v1::ChatRequest& r) { r.mutable_output()->set_top_logprobs(1); }},
+      {"sampling.forced_token_ids",
+       [](v1::ChatRequest& r) { r.mutable_sampling()->add_forced_token_ids(4096); }},
+      {"sampling.forced_token_ids",
+       [](v1::ChatRequest& r) { r.mutable_sampling()->add_forced_token_ids(-1); }},
+      {"sampling.forced_token_ids",
+       [](v1::ChatRequest& r) {
+         r.mutable_sampling()->add_forced_token_ids(5);
+         r.mutable_sampling()->add_forced_token_ids(6);
+         r.mutable_stopping()->set_max_tokens(1);
+       }},
+      {"sampling.forced_token_ids",
+       [](v1::ChatRequest& r) {
+         for (int i = 0; i < 512; ++i) r.mutable_sampling()->add_forced_token_ids(5);
+       }},
+      {"sampling.forced_token_ids",
+       [](v1::ChatRequest& r) {
+         r.mutable_sampling()->add_forced_token_ids(4095);
+         r.mutable_sampling()->add_forced_token_ids(5);
+       }},
+      {"sampling.forced_token_ids",
+       [](v1::ChatRequest& r) {
+         r.mutable_sampling()->add_forced_token_ids(4095);
+         r.mutable_stopping()->set_min_tokens(1);
+       }},
+      {"stopping.stop",
+       [](v1::ChatRequest& r) {
+         r.mutable_sampling()->add_forced_token_ids(5);
+         r.mutable_stopping()->add_stop("x");
+       }},
       {"messages.messages", [](v1::ChatRequest& r) { r.mutable_messages()->clear_messages(); }},
       {"messages.messages[0].content",
        [](v1::ChatRequest& r) { r.mutable_messages()->mutable_messages(0)->clear_content(); }},
@@ -127,6 +167,34 @@ TEST_F(PlanTest, BoundsThemselvesAreFine) {
                 r.mutable_stopping()->add_stop(std::string(256, 'x'));
                 r.mutable_compression()->set_budget_tokens(16);
               }).ok());
+}
+
+TEST_F(PlanTest, WhatIsToldOfTokensAndWhichAreForcedGoToTheWorkers) {
+  request.mutable_output()->set_logprobs(true);
+  request.mutable_output()->set_top_logprobs(20);
+  for (int32_t id : {5, 4095, 7}) request.mutable_sampling()->add_forced_token_ids(id);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_stopping()->set_max_tokens(3);
+  absl::StatusOr<RequestPlan> plan = PlanChat(model, request, nullptr);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->sampling.logprobs());
+  EXPECT_EQ(plan->sampling.top_logprobs(), 20);
+  EXPECT_THAT(plan->sampling.forced_token_ids(), ElementsAre(5, 4095, 7));
+  // A stop id may be the last one.
+  request.mutable_sampling()->clear_forced_token_ids();
+  for (int32_t id : {5, 4095}) request.mutable_sampling()->add_forced_token_ids(id);
+  request.mutable_stopping()->clear_ignore_eos();
+  EXPECT_TRUE(PlanChat(model, request, nullptr).ok());
+}
+
+TEST_F(PlanTest, TheBoundOfTopLogprobsIsTheRouters) {
+  ServedModel open = SmallModel();
+  open.description.set_max_logprobs(4096);
+  request.mutable_output()->set_logprobs(true);
+  request.mutable_output()->set_top_logprobs(4096);
+  EXPECT_TRUE(PlanChat(open, request, nullptr).ok());
+  request.mutable_output()->set_top_logprobs(4097);
+  EXPECT_THAT(std::string(PlanChat(open, request, nullptr).status().message()), HasSubstr("[0, 4096]"));
 }
 
 TEST_F(PlanTest, APromptThatFillsTheContextIsRefusedWithCounts) {
@@ -264,11 +332,11 @@ TEST(Conversation, ATemplateThatRewritesHistoryIsRenderedInFull) {
 
 TEST(RequestParser, FieldsThatAreNotServedAreRefusedByName) {
   v1::ChatRequest request;
-  request.mutable_output()->set_logprobs(true);
+  request.mutable_output()->set_prompt_logprobs(true);
   v1::ChatRequest parsed;
   absl::Status status = ParseRequest(request.SerializeAsString(), &parsed);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("output.logprobs"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("output.prompt_logprobs"));
   request.Clear();
   request.mutable_slo()->set_ttft_ms(5);
   EXPECT_THAT(std::string(ParseRequest(request.SerializeAsString(), &parsed).message()), HasSubstr("slo"));

@@ -54,6 +54,7 @@ ServedModel SmallModel() {
   model.identity.set_name("needle");
   model.identity.set_weights_hash("w");
   model.description.set_id("needle");
+  model.description.set_max_logprobs(kDefaultMaxLogprobs);
   return model;
 }
 

@@ -165,6 +165,7 @@ absl::StatusOr<PairReply> RunPair(const TestPrefill& prefill, const TestDecode& 
     }
     SLUICE_RETURN_IF_ERROR(FromGrpcStatus(prefill_events->Finish()));
     reply.ids.push_back(reply.first.token_id());
+    if (reply.first.has_logprobs()) reply.logprobs.push_back(reply.first.logprobs());
     if (reply.first.ends()) {
       reply.finish = reply.first.stopped() ? "stop" : "length";
       return absl::OkStatus();
@@ -174,6 +175,8 @@ absl::StatusOr<PairReply> RunPair(const TestPrefill& prefill, const TestDecode& 
         if (event.tokens().index() != static_cast<int>(reply.ids.size()))
           return absl::DataLossError("token order");
         reply.ids.insert(reply.ids.end(), event.tokens().ids().begin(), event.tokens().ids().end());
+        reply.logprobs.insert(reply.logprobs.end(), event.tokens().logprobs().begin(),
+                              event.tokens().logprobs().end());
       }
       if (event.has_generated()) reply.finish = event.generated().finish();
     }

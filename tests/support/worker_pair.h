@@ -80,6 +80,7 @@ struct PairRequest {
 
 struct PairReply {
   std::vector<int32_t> ids;
+  std::vector<internal::v1::TokenLogprobs> logprobs;  // of each, if asked for
   std::string finish;
   internal::v1::FirstToken first;
   internal::v1::HandedOff handed_off;  // unset when the first token ended the turn

@@ -228,6 +228,15 @@ TEST(Sampler, NonFiniteLogitsAreAnInternalError) {
   }
 }
 
+TEST(ForcedToken, ComesAtItsIndexAndNoLater) {
+  const SamplingParams params{.forced_ids = {5, 0, 9}};
+  EXPECT_EQ(ForcedToken(params, 0), 5);
+  EXPECT_EQ(ForcedToken(params, 1), 0);
+  EXPECT_EQ(ForcedToken(params, 2), 9);
+  EXPECT_EQ(ForcedToken(params, 3), std::nullopt);
+  EXPECT_EQ(ForcedToken({}, 0), std::nullopt);
+}
+
 TEST(CheckStop, StopIdWinsOverLength) {
   SamplingParams params{.max_tokens = 3, .stop_ids = {7}};
   EXPECT_EQ(CheckStop(5, params, 0), StopReason::kNone);

@@ -2,6 +2,7 @@
 
 #include "absl/time/time.h"
 #include "common/rpc/gates_codec.h"
+#include "common/rpc/sampling_codec.h"
 #include "common/rpc/status_codec.h"
 #include "sluice/v1/errors.pb.h"
 
@@ -114,6 +115,33 @@ TEST(GatesCodec, WhatItDoesNotKnowIsNamed) {
   proto = GatesToProto(AllFieldsSet());
   proto.mutable_retention_pooling()->set_after(-1);
   EXPECT_EQ(GatesFromProto(proto).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SamplingCodec, EveryFieldSurvivesTheWire) {
+  const SamplingParams params{.temperature = 0.5f,
+                              .top_k = 3,
+                              .top_p = 0.9f,
+                              .min_p = 0.1f,
+                              .repetition_penalty = 1.5f,
+                              .presence_penalty = 0.25f,
+                              .frequency_penalty = -0.25f,
+                              .seed = uint64_t{1} << 63,
+                              .max_tokens = 40,
+                              .min_tokens = 2,
+                              .stop_ids = {7, 8},
+                              .forced_ids = {3, 1, 2},
+                              .logprobs = true,
+                              .top_logprobs = 5};
+  const internal::v1::SamplingParams wire = SamplingToProto(params);
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  wire.GetReflection()->ListFields(wire, &set);
+  EXPECT_EQ(set.size(), 14u);
+  const SamplingParams back = SamplingFromProto(wire);
+  EXPECT_EQ(SamplingToProto(back).SerializeAsString(), wire.SerializeAsString());
+  EXPECT_EQ(back.seed, params.seed);
+  EXPECT_EQ(back.stop_ids, params.stop_ids);
+  EXPECT_EQ(back.forced_ids, params.forced_ids);
+  EXPECT_EQ(back.top_logprobs, 5);
 }
 
 }  // namespace
