@@ -14,6 +14,15 @@ namespace {
 constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
 constexpr absl::Duration kPausedWait = absl::Milliseconds(2);
 
+// The token that a step gives a sequence; -1: none.
+int32_t TokenOf(const DecodeResult& result, const SamplingParams& sampling, const SampleState& state,
+                int index) {
+  if (result.token < 0) return -1;
+  if (const std::optional<int32_t> forced = ForcedToken(sampling, index)) return *forced;
+  if (sampling.logit_bias.empty()) return result.token;
+  return SampleToken(result.logits, sampling, state, index).value_or(-1);
+}
+
 double UnixNow() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
 }  // namespace
@@ -130,15 +139,16 @@ void DecodeLoop::Step() {
   for (size_t i = 0; i < batch.size(); ++i) {
     const Running& sequence = *batch[i];
     const SamplingParams& sampling = sequence.generation->sampling;
-    const bool draws =
-        !ForcedToken(sampling, sequence.index + 1).has_value() && !TakesBest(sampling, sequence.index + 1);
+    const bool biased = !sampling.logit_bias.empty();
+    const bool draws = !biased && !ForcedToken(sampling, sequence.index + 1).has_value() &&
+                       !TakesBest(sampling, sequence.index + 1);
     if (draws) rules[i] = RuleFor(sampling, sequence.state, sequence.index + 1);
     rows.push_back({.kv = sequence.kv.get(),
                     .selection = sequence.generation->gates.selection.kind,
                     .token = sequence.token,
                     .position = sequence.position,
                     .rule = draws ? &rules[i] : nullptr,
-                    .wants_logits = sampling.logprobs});
+                    .wants_logits = sampling.logprobs || biased});
   }
   const absl::Time begin = clock_->Now();
   absl::StatusOr<std::vector<DecodeResult>> results = stepper_.Run(rows);
@@ -158,13 +168,13 @@ void DecodeLoop::Step() {
     ++sequence->position;
     const int index = sequence->index + 1;
     const DecodeResult& result = (*results)[i];
-    if (result.token < 0) {
+    const SamplingParams& sampling = generation.sampling;
+    const int32_t id = TokenOf(result, sampling, sequence->state, index);
+    if (id < 0) {
       metrics_->non_finite_logits.Increment();
       Finish(sequence, absl::InternalError("non-finite logits"), {});
       continue;
     }
-    const SamplingParams& sampling = generation.sampling;
-    const int32_t id = ForcedToken(sampling, index).value_or(result.token);
     sequence->token = id;
     sequence->index = index;
     sequence->state.AddOutput(id);

@@ -22,7 +22,6 @@ using google::protobuf::UnknownFieldSet;
 
 // Declared so that a client that sets them hears of it (api.md §1).
 constexpr absl::string_view kNotServed[] = {
-    "sluice.v1.Sampling.logit_bias",
     "sluice.v1.Output.prompt_logprobs",
     "sluice.v1.Output.echo",
     "sluice.v1.Output.response_format",

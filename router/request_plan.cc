@@ -205,6 +205,7 @@ v1::Sampling EffectiveSampling(const internal::v1::SamplingParams& params) {
   out.set_presence_penalty(params.presence_penalty());
   out.set_frequency_penalty(params.frequency_penalty());
   out.set_seed(params.seed());
+  *out.mutable_logit_bias() = params.logit_bias();
   return out;
 }
 

@@ -15,6 +15,7 @@ namespace sluice {
 namespace {
 
 constexpr int kMaxStopIds = 128;
+constexpr int kMaxBiases = 1024;
 
 // A NaN is in no range.
 absl::Status InRange(const char* field, bool in_range, float value, const char* range) {
@@ -42,6 +43,21 @@ absl::Status CheckStops(const v1::Stopping& stopping) {
     if (stop.size() > StopMatcher::kMaxStopBytes) {
       return BadField("stopping.stop", absl::StrCat("a string of ", stop.size(), " bytes; at most 256"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBias(const ServedModel& model, const v1::Sampling& sampling) {
+  if (sampling.logit_bias_size() > kMaxBiases) {
+    return BadField("sampling.logit_bias",
+                    absl::StrCat(sampling.logit_bias_size(), " ids; at most ", kMaxBiases));
+  }
+  for (const auto& [id, bias] : sampling.logit_bias()) {
+    if (id < 0 || id >= model.shape.vocab) {
+      return BadField("sampling.logit_bias",
+                      absl::StrCat(id, " is not in the vocabulary [0, ", model.shape.vocab, ")"));
+    }
+    SLUICE_RETURN_IF_ERROR(InRange("sampling.logit_bias", bias >= -100 && bias <= 100, bias, "[-100, 100]"));
   }
   return absl::OkStatus();
 }
@@ -114,6 +130,8 @@ absl::StatusOr<internal::v1::SamplingParams> ResolveSampling(const ServedModel& 
   SLUICE_RETURN_IF_ERROR(
       InRange("sampling.frequency_penalty", frequency >= -2 && frequency <= 2, frequency, "[-2, 2]"));
 
+  SLUICE_RETURN_IF_ERROR(CheckBias(model, sampling));
+  *out.mutable_logit_bias() = sampling.logit_bias();
   SLUICE_RETURN_IF_ERROR(CheckStops(stopping));
   out.set_min_tokens(stopping.min_tokens());
   if (!stopping.ignore_eos()) {

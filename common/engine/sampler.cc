@@ -42,6 +42,8 @@ absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const Sampli
     token = BestToken(logits);
   } else {
     std::vector<float> adjusted(logits.begin(), logits.end());
+    for (const TokenBias& bias : params.logit_bias)
+      if (bias.id >= 0 && static_cast<size_t>(bias.id) < adjusted.size()) adjusted[bias.id] += bias.bias;
     token = SampleFrom(absl::MakeSpan(adjusted), RuleFor(params, state, index));
   }
   if (token < 0) return absl::InternalError("non-finite logits");
@@ -50,7 +52,7 @@ absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const Sampli
 
 bool TakesBest(const SamplingParams& params, int index) {
   return params.temperature <= 0 && params.repetition_penalty == 1 && params.presence_penalty == 0 &&
-         params.frequency_penalty == 0 && index >= params.min_tokens;
+         params.frequency_penalty == 0 && params.logit_bias.empty() && index >= params.min_tokens;
 }
 
 std::optional<int32_t> ForcedToken(const SamplingParams& params, int index) {

@@ -15,6 +15,11 @@
 
 namespace sluice {
 
+struct TokenBias {
+  int32_t id = 0;
+  float bias = 0;  // added to its logit, before penalties; finite
+};
+
 struct SamplingParams {
   float temperature = 0;  // 0: greedy
   int top_k = 0;          // 0: off
@@ -24,9 +29,10 @@ struct SamplingParams {
   float presence_penalty = 0;    // over output
   float frequency_penalty = 0;   // over output
   uint64_t seed = 0;
-  int max_tokens = 0;                  // total output tokens, those before a replay included
-  int min_tokens = 0;                  // stop ids are masked before this many
-  std::vector<int32_t> stop_ids = {};  // end-of-sequence ids and the request's own
+  int max_tokens = 0;                      // total output tokens, those before a replay included
+  int min_tokens = 0;                      // stop ids are masked before this many
+  std::vector<int32_t> stop_ids = {};      // end-of-sequence ids and the request's own
+  std::vector<TokenBias> logit_bias = {};  // distinct ids; such a request draws on the host
   // Output tokens from the first on, whatever the logits say.
   std::vector<int32_t> forced_ids = {};
   bool logprobs = false;  // tell of each token how probable it was (logprobs.h)
@@ -47,10 +53,11 @@ class SampleState {
   std::unordered_map<int32_t, size_t> place_;  // of an id in seen_
 };
 
-// How the token at output index `index` (0-based) is drawn. Borrows from both; valid until they change.
+// How the token at output index `index` (0-based) is drawn, but for bias. Borrows from both; valid until they
+// change.
 SampleRule RuleFor(const SamplingParams& params, const SampleState& state, int index);
 
-// The token that RuleFor draws from logits in host memory.
+// The token that RuleFor draws from logits in host memory, to which the bias is added first.
 // InternalError("non-finite logits") when a logit is NaN or +inf, or when none is above -inf.
 absl::StatusOr<int32_t> SampleToken(absl::Span<const float> logits, const SamplingParams& params,
                                     const SampleState& state, int index);

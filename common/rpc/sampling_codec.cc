@@ -16,6 +16,7 @@ internal::v1::SamplingParams SamplingToProto(const SamplingParams& params) {
   out.set_min_tokens(params.min_tokens);
   out.mutable_stop_token_ids()->Add(params.stop_ids.begin(), params.stop_ids.end());
   out.mutable_forced_token_ids()->Add(params.forced_ids.begin(), params.forced_ids.end());
+  for (const TokenBias& bias : params.logit_bias) (*out.mutable_logit_bias())[bias.id] = bias.bias;
   out.set_logprobs(params.logprobs);
   out.set_top_logprobs(params.top_logprobs);
   return out;
@@ -35,6 +36,7 @@ SamplingParams SamplingFromProto(const internal::v1::SamplingParams& params) {
   out.min_tokens = params.min_tokens();
   out.stop_ids.assign(params.stop_token_ids().begin(), params.stop_token_ids().end());
   out.forced_ids.assign(params.forced_token_ids().begin(), params.forced_token_ids().end());
+  for (const auto& [id, bias] : params.logit_bias()) out.logit_bias.push_back({id, bias});
   out.logprobs = params.logprobs();
   out.top_logprobs = params.top_logprobs();
   return out;

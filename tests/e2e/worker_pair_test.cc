@@ -275,6 +275,27 @@ TEST_P(WorkerPair, ForcedTokensAreWhatTheModelGoesOnFrom) {
   EXPECT_LT(chosen_too, 40) << "prose that the model would not have said by itself";
 }
 
+TEST_P(WorkerPair, ABiasMakesATokenComeAndLeavesItsLogprobAlone) {
+  const NeedlePrompt prompt = MakeNeedlePrompt(600, 0.4, 14);
+  PairRequest request = Ask(prompt.ids, "rocketkv", 128, 6);
+  request.sampling.logprobs = true;
+  request.sampling.top_logprobs = 1;
+  const std::vector<int32_t> greedy = Run(request);
+  ASSERT_EQ(greedy.size(), 6u);
+  request.sampling.logit_bias = {{100, 100}};
+  EXPECT_EQ(Run(request), std::vector<int32_t>(6, 100));
+  ExpectLogprobs(request, LogitsBefore(request, last_.ids));
+  EXPECT_EQ(last_.logprobs[0].top_ids(0), greedy[0]);
+  EXPECT_LT(last_.logprobs[0].chosen(), last_.logprobs[0].top(0));
+  // What is banned does not come, first or later; with a penalty, too.
+  request.sampling.logit_bias = {{greedy[0], -100}, {greedy[1], -100}};
+  request.sampling.presence_penalty = 0.5f;
+  for (int32_t id : Run(request)) {
+    EXPECT_NE(id, greedy[0]);
+    EXPECT_NE(id, greedy[1]);
+  }
+}
+
 TEST_P(WorkerPair, AForcedStopIdEndsGenerationAndAForeignOneIsRefused) {
   PairRequest request = Ask(Prose(300, 13), "full", 0, 10);
   request.sampling.stop_ids = {4095};

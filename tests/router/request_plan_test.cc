@@ -92,6 +92,18 @@ TEST_F(PlanTest, EveryBoundNamesItsField) {
          r.mutable_output()->set_top_logprobs(-1);
        }},
       {"output.top_logprobs", [](v1::ChatRequest& r) { r.mutable_output()->set_top_logprobs(1); }},
+      {"sampling.logit_bias",
+       [](v1::ChatRequest& r) { (*r.mutable_sampling()->mutable_logit_bias())[4096] = 1; }},
+      {"sampling.logit_bias",
+       [](v1::ChatRequest& r) { (*r.mutable_sampling()->mutable_logit_bias())[-1] = 1; }},
+      {"sampling.logit_bias",
+       [](v1::ChatRequest& r) { (*r.mutable_sampling()->mutable_logit_bias())[1] = 101; }},
+      {"sampling.logit_bias",
+       [](v1::ChatRequest& r) { (*r.mutable_sampling()->mutable_logit_bias())[1] = NAN; }},
+      {"sampling.logit_bias",
+       [](v1::ChatRequest& r) {
+         for (int i = 0; i <= 1024; ++i) (*r.mutable_sampling()->mutable_logit_bias())[i] = 1;
+       }},
       {"sampling.forced_token_ids",
        [](v1::ChatRequest& r) { r.mutable_sampling()->add_forced_token_ids(4096); }},
       {"sampling.forced_token_ids",
@@ -175,11 +187,14 @@ TEST_F(PlanTest, WhatIsToldOfTokensAndWhichAreForcedGoToTheWorkers) {
   for (int32_t id : {5, 4095, 7}) request.mutable_sampling()->add_forced_token_ids(id);
   request.mutable_stopping()->set_ignore_eos(true);
   request.mutable_stopping()->set_max_tokens(3);
+  (*request.mutable_sampling()->mutable_logit_bias())[7] = -100;
   absl::StatusOr<RequestPlan> plan = PlanChat(model, request, nullptr);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(plan->sampling.logprobs());
   EXPECT_EQ(plan->sampling.top_logprobs(), 20);
   EXPECT_THAT(plan->sampling.forced_token_ids(), ElementsAre(5, 4095, 7));
+  EXPECT_EQ(plan->sampling.logit_bias().at(7), -100);
+  EXPECT_EQ(EffectiveSampling(plan->sampling).logit_bias().at(7), -100);
   // A stop id may be the last one.
   request.mutable_sampling()->clear_forced_token_ids();
   for (int32_t id : {5, 4095}) request.mutable_sampling()->add_forced_token_ids(id);

@@ -186,6 +186,19 @@ TEST(Sampler, PresenceAndFrequencyPenaltiesSeeOutputOnly) {
   EXPECT_EQ(Sample({1, 2, 0}, {.frequency_penalty = -1}, state), 1);
 }
 
+TEST(Sampler, BiasIsAddedBeforePenalties) {
+  EXPECT_EQ(Sample({1, 2, 0}, {.logit_bias = {{2, 2.5f}}}), 2);
+  EXPECT_EQ(Sample({1, 2, 0}, {.logit_bias = {{1, -100}, {7, 100}, {-1, 100}}}), 0);
+  SampleState state;
+  state.AddPrompt({2});
+  // (0 + 3) / 2 = 1.5
+  EXPECT_EQ(Sample({1, 2, 0}, {.repetition_penalty = 2, .logit_bias = {{2, 3}}}, state), 1);
+  EXPECT_EQ(Sample({1, 2, 0}, {.repetition_penalty = 2, .logit_bias = {{2, 4.5f}}}, state), 2);
+  // A share of a half for a bias of ln 2 against two others.
+  SamplingParams params{.temperature = 1, .seed = 3, .logit_bias = {{0, std::log(2.0f)}}};
+  EXPECT_LT(ChiSquare(Draw({1, 1, 1}, params), {2, 1, 1}), kCritical[2]);
+}
+
 TEST(Sampler, PenaltiesComeBeforeTemperature) {
   // exp((2 - 1) / .5) against exp(1 / .5): equal shares.
   SampleState state;

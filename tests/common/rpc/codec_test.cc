@@ -129,19 +129,23 @@ TEST(SamplingCodec, EveryFieldSurvivesTheWire) {
                               .max_tokens = 40,
                               .min_tokens = 2,
                               .stop_ids = {7, 8},
+                              .logit_bias = {{9, -100}},
                               .forced_ids = {3, 1, 2},
                               .logprobs = true,
                               .top_logprobs = 5};
   const internal::v1::SamplingParams wire = SamplingToProto(params);
   std::vector<const google::protobuf::FieldDescriptor*> set;
   wire.GetReflection()->ListFields(wire, &set);
-  EXPECT_EQ(set.size(), 14u);
+  EXPECT_EQ(set.size(), 15u);
   const SamplingParams back = SamplingFromProto(wire);
   EXPECT_EQ(SamplingToProto(back).SerializeAsString(), wire.SerializeAsString());
   EXPECT_EQ(back.seed, params.seed);
   EXPECT_EQ(back.stop_ids, params.stop_ids);
   EXPECT_EQ(back.forced_ids, params.forced_ids);
   EXPECT_EQ(back.top_logprobs, 5);
+  ASSERT_EQ(back.logit_bias.size(), 1u);
+  EXPECT_EQ(back.logit_bias[0].id, 9);
+  EXPECT_EQ(back.logit_bias[0].bias, -100);
 }
 
 }  // namespace
