@@ -15,3 +15,9 @@ include(GoogleTest)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+
+# Optional, as its server is: sessions of many routers (--sessions-db postgresql://...).
+pkg_check_modules(LIBPQ IMPORTED_TARGET libpq)
+if(NOT LIBPQ_FOUND)
+  message(STATUS "PostgreSQL: skipped, no libpq; sessions are kept in a file")
+endif()

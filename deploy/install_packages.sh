@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and running Sluice needs on Debian 12. Quiet and idempotent: does nothing when all is there.
+#   deploy/install_packages.sh [--tests]   --tests: and the servers that tests start
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,7 +8,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config git ca-certificates python3
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libucx-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libpcre2-dev libutf8proc-dev libsqlite3-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libpcre2-dev libutf8proc-dev libsqlite3-dev libpq-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 
 # Where nvcc is: a UCX that reaches GPU memory, for the preset cuda-release. Debian's does not.
@@ -23,24 +24,31 @@ fetch_ucx() {
     echo "without it, KV between GPUs goes through host memory" >&2
 }
 
+installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
 missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
-done
-[ ${#missing[@]} -gt 0 ] || { fetch_ucx; exit 0; }
+for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
+servers=()
+[ "${1:-}" != --tests ] || installed postgresql || servers=(postgresql)
+[ ${#missing[@]} -gt 0 ] || [ ${#servers[@]} -gt 0 ] || { fetch_ucx; exit 0; }
 
 run=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "install these packages as root, then run again: ${missing[*]}" >&2; exit 1; }
+  if ! command -v sudo >/dev/null; then
+    [ ${#missing[@]} -gt 0 ] || { echo "not root: without ${servers[*]} some tests are skipped" >&2; fetch_ucx; exit 0; }
+    echo "install these packages as root, then run again: ${missing[*]}" >&2
+    exit 1
+  fi
   run=(sudo)
 fi
-echo "installing ${#missing[@]} Debian packages"
+apt() { "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=30 -o Acquire::Retries=2 "$@"; }
+apt_install() { [ $# -eq 0 ] || apt install -y --no-install-recommends "$@"; }
+echo "installing $((${#missing[@]} + ${#servers[@]})) Debian packages"
 log=$(mktemp)
-if ! { "${run[@]}" apt-get update -qq && DEBIAN_FRONTEND=noninteractive "${run[@]}" apt-get install -y -qq \
-    --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+if ! { apt update && apt_install "${missing[@]}"; } >"$log" 2>&1; then
   tail -20 "$log" >&2
   echo "apt-get failed; the whole log is $log" >&2
   exit 1
 fi
+apt_install "${servers[@]}" >>"$log" 2>&1 || echo "without ${servers[*]} some tests are skipped" >&2
 rm -f "$log"
 fetch_ucx

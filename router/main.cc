@@ -15,6 +15,7 @@
 #include "common/rpc/stop_signals.h"
 #include "common/rpc/worker_process.h"
 #include "common/session/memory_store.h"
+#include "common/session/postgres_store.h"
 #include "common/session/sqlite_store.h"
 #include "router/router.h"
 
@@ -31,7 +32,7 @@ struct Options {
   int max_message_mb = 16;
   int max_sessions = SessionLimits().max_sessions_per_owner;
   double lease_seconds = 10, timeout_seconds = 600, slow_client_seconds = 30, pair_wait_seconds = 15,
-         busy_wait_seconds = 30, stop_seconds = 30;
+         busy_wait_seconds = 30, stop_seconds = 30, sessions_seconds = 10;
   std::string log_level = "info";
 };
 
@@ -70,8 +71,12 @@ void AddFlags(CLI::App* app, Options* options) {
       ->group("Network");
   add("--max-message", options->max_message_mb, "largest request [MB]", "SLUICE_MAX_MESSAGE", "Network")
       ->check(CLI::Range(1, 1024));
-  add("--sessions-db", options->sessions_db, "SQLite file of the sessions; \"memory\" forgets them at exit",
+  add("--sessions-db", options->sessions_db,
+      "SQLite file of the sessions; postgresql://user@host:port/database for several routers; \"memory\" "
+      "forgets them at exit",
       "SLUICE_SESSIONS_DB", "Sessions");
+  seconds("--sessions-timeout", options->sessions_seconds,
+          "PostgreSQL gets so long for a call, restarts included", "SLUICE_SESSIONS_TIMEOUT");
   add("--max-sessions", options->max_sessions, "sessions kept at most", "SLUICE_MAX_SESSIONS", "Sessions")
       ->check(CLI::Range(1, 1 << 30));
   add("--max-in-flight", options->router.max_in_flight, "requests at a time; more are RESOURCE_EXHAUSTED",
@@ -109,6 +114,9 @@ absl::StatusOr<std::unique_ptr<SessionStore>> OpenStore(const Options& options) 
   SessionLimits limits;
   limits.max_sessions_per_owner = options.max_sessions;
   if (options.sessions_db == "memory") return NewMemoryStore(limits);
+  if (IsPostgresUri(options.sessions_db)) {
+    return OpenPostgresStore({options.sessions_db, absl::Seconds(options.sessions_seconds)}, limits);
+  }
   return OpenSqliteStore(options.sessions_db, limits);
 }
 
@@ -143,7 +151,7 @@ absl::Status Serve(Options options) {
   model.description.set_max_logprobs(options.max_logprobs < 0 ? vocab
                                                               : std::min(options.max_logprobs, vocab));
   std::optional<FileLock> claim;
-  if (options.sessions_db != "memory") {
+  if (options.sessions_db != "memory" && !IsPostgresUri(options.sessions_db)) {
     SLUICE_ASSIGN_OR_RETURN(FileLock lock, ClaimSessions(options.sessions_db));
     claim.emplace(std::move(lock));
   }

@@ -10,7 +10,7 @@ if [ "${1:-}" = --preset ]; then
   shift 2
 fi
 
-bash deploy/install_packages.sh
+bash deploy/install_packages.sh --tests
 build=build/$preset
 mkdir -p "$build"
 . deploy/step.sh

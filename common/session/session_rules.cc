@@ -28,6 +28,8 @@ absl::string_view OrNone(absl::string_view turn_id) { return turn_id.empty() ? "
 
 }  // namespace
 
+bool IsId(absl::string_view text) { return text.size() == kIdDigits && IsLowerHex(text); }
+
 absl::Status CheckNewSession(const NewSession& session) {
   if (session.metadata.size() > kMaxSessionMetadata) {
     return absl::InvalidArgumentError(
@@ -37,7 +39,7 @@ absl::Status CheckNewSession(const NewSession& session) {
 }
 
 absl::Status CheckTurn(const Turn& turn) {
-  if (turn.id.size() != kIdDigits || !IsLowerHex(turn.id)) {
+  if (!IsId(turn.id)) {
     return absl::InvalidArgumentError(
         absl::StrCat("turn id: want ", kIdDigits, " lower-case hex digits, got '", turn.id, "'"));
   }

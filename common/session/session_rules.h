@@ -12,6 +12,9 @@
 
 namespace sluice {
 
+// 32 lower-case hex digits, as all ids of sessions and turns.
+bool IsId(absl::string_view text);
+
 absl::Status CheckNewSession(const NewSession& session);
 absl::Status CheckTurn(const Turn& turn);
 absl::Status CheckPageSize(int page_size);
