@@ -209,6 +209,8 @@ def main():
     parser.add_argument("--model", default=str(ROOT / "models/needle-14m"))
     parser.add_argument("--task", default="niah_multikey_1")
     parser.add_argument("--lengths", default="4096")
+    parser.add_argument("--methods", default="quest,quest-eq,chunkkv-unpooled,chunkkv-reuse2,snapkv-max7")
+    parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)))
     parser.add_argument("--samples", type=int, default=40)
     parser.add_argument("--samples-file", help="samples.jsonl of the servers, of seed 1")
     parser.add_argument("--batch", type=int, default=30, help="ways decoded together")
@@ -224,13 +226,14 @@ def main():
         record = json.loads(line)
         if record["kind"] == "sample" and record["task"] == args.task and "refused" not in record:
             servers[record["method"], record["length"], record["budget"], record["index"]] = record["score"]
+    methods, budgets = args.methods.split(","), tuple(map(int, args.budgets.split(",")))
     hits, same = collections.defaultdict(list), collections.defaultdict(list)
     for index in range(args.samples):
         for length in map(int, args.lengths.split(",")):
             (turn,) = samples.get(args.task, length, index).turns
             first, cache = model.prefill(words.ids(turn.text))
             ways = ways_of(length, cache)
-            names = list(ways)
+            names = [name for name in ways if name[0] in methods and name[2] in budgets]
             for at in range(0, len(names), args.batch):
                 some = names[at:at + args.batch]
                 answers = model.decode(first, cache, [ways[name] for name in some]).tolist()

@@ -8,6 +8,7 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import run  # noqa: E402
 from lab import cells, expectations, grid, methods, tables, tasks  # noqa: E402
 
 try:
@@ -84,6 +85,14 @@ class Grids(unittest.TestCase):
                 self.assertTrue(next(of.jobs()))
                 for reference in of.references:
                     self.assertIn(reference["task"], tasks.TASKS)
+
+    def test_a_report_holds_the_cells_of_its_grid_under_their_names_there(self):
+        job = next(job for job in grid.from_table(TABLE).jobs() if job.method.name == "narrow")
+        ours = {"kind": "sample", "task": job.task, "length": job.length, "definition": job.method.definition,
+                "budget": job.budget, "method": "another name"}
+        others = {**ours, "length": 4096}, {**ours, "budget": 7}, {**ours, "definition": "full"}
+        got = run.only([{"kind": "run"}, ours, *others], grid.from_table(TABLE))
+        self.assertEqual(got, [{"kind": "run"}, {**ours, "method": "narrow"}])
 
     def test_a_broken_file_is_named(self):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:

@@ -135,7 +135,23 @@ def measure(args, wanted, results):
         return runner.run(jobs, samples, client.ask, results, args.parallel, lambda failed: bar.update(not failed))
 
 
+def only(records, wanted):
+    """The records of the grid's cells, under the grid's names for its methods."""
+    names = {(job.task, job.length, job.method.definition, job.budget): job.method.name for job in wanted.jobs()}
+    out = []
+    for record in records:
+        if record["kind"] != "sample":
+            out.append(record)
+            continue
+        name = names.get(tuple(record[key] for key in ("task", "length", "definition", "budget")))
+        if name is not None:
+            out.append({**record, "method": name})
+    return out
+
+
 def report(args, wanted, records):
+    if args.grid:
+        records = only(records, wanted)
     runs = [record for record in records if record["kind"] == "run"]
     left = 0
     if wanted is not None and not args.report_only:
@@ -169,11 +185,12 @@ def main():
     try:
         wanted = grid_of(args) if args.grid or args.tasks else None
         results = store.Store(args.out)
+        asked = wanted
         if args.again:
-            wanted = wanted.again(cells.cells_of(results.records), args.again)
+            asked = wanted.again(cells.cells_of(results.records), args.again)
         if not args.report_only:
             try:
-                failures = measure(args, wanted, results)
+                failures = measure(args, asked, results)
             except KeyboardInterrupt:
                 interrupted = True
             except (runner.Failed, runner.Refused) as why:
