@@ -25,6 +25,7 @@ struct Heard {
   grpc::Status status;
   std::string text;
   std::vector<int32_t> ids;
+  std::vector<v1::TokenLogprobs> logprobs;  // of each, if asked for
   v1::Started started;
   v1::Done done;
   int deltas = 0;
@@ -79,6 +80,8 @@ class Cluster : public testing::Test {
       if (event.has_delta()) {
         heard.text += event.delta().text();
         heard.ids.insert(heard.ids.end(), event.delta().token_ids().begin(), event.delta().token_ids().end());
+        heard.logprobs.insert(heard.logprobs.end(), event.delta().logprobs().begin(),
+                              event.delta().logprobs().end());
         ++heard.deltas;
         if (on_delta != nullptr) on_delta(heard);
       }
@@ -154,6 +157,8 @@ TEST_F(Cluster, UnaryEqualsTheStreamByteForByte) {
     if (std::string(preset) != "full") request.mutable_compression()->set_budget_tokens(256);
     request.mutable_sampling()->set_temperature(0.8F);
     request.mutable_sampling()->set_seed(11);
+    request.mutable_output()->set_logprobs(true);
+    request.mutable_output()->set_top_logprobs(5);
     const Heard streamed = Stream(request);
     ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
     grpc::ClientContext context;
@@ -162,6 +167,11 @@ TEST_F(Cluster, UnaryEqualsTheStreamByteForByte) {
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(unary.text(), streamed.text);
     EXPECT_EQ(std::vector<int32_t>(unary.token_ids().begin(), unary.token_ids().end()), streamed.ids);
+    ASSERT_EQ(streamed.logprobs.size(), streamed.ids.size());
+    ASSERT_EQ(unary.logprobs_size(), unary.token_ids_size());
+    for (size_t i = 0; i < streamed.logprobs.size(); ++i)
+      EXPECT_EQ(unary.logprobs(static_cast<int>(i)).SerializeAsString(),
+                streamed.logprobs[i].SerializeAsString());
     EXPECT_EQ(unary.done().usage().completion_tokens(), streamed.done.usage().completion_tokens());
   }
 }
@@ -370,6 +380,8 @@ TEST_F(TwoPairs, DecodeKilledWhileDecodingIsReplacedBehindTheFence) {
   v1::ChatRequest request = Single(LongDocument(6000, {}, 6), fast ? 2000 : 120);
   request.mutable_compression()->set_preset("full");
   request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_output()->set_logprobs(true);
+  request.mutable_output()->set_top_logprobs(2);
   const Heard undisturbed = Stream(request);
   ASSERT_TRUE(undisturbed.status.ok());
   std::string killed;
@@ -387,6 +399,13 @@ TEST_F(TwoPairs, DecodeKilledWhileDecodingIsReplacedBehindTheFence) {
   } else {
     EXPECT_EQ(heard.ids, undisturbed.ids);
     EXPECT_EQ(heard.text, undisturbed.text);
+  }
+  ASSERT_EQ(heard.logprobs.size(), heard.ids.size()) << "once each";
+  for (size_t i = 0; i < heard.ids.size(); ++i) {
+    EXPECT_EQ(heard.logprobs[i].chosen().token_id(), heard.ids[i]);
+    EXPECT_EQ(heard.logprobs[i].top(0).token_id(), heard.ids[i]);
+    if (i >= 20) continue;
+    EXPECT_EQ(heard.logprobs[i].SerializeAsString(), undisturbed.logprobs[i].SerializeAsString());
   }
   EXPECT_GT(heard.done.attempts(), 1);
   EXPECT_TRUE(cluster_->WaitPagesFree(killed == "decode0" ? "decode1" : "decode0"));
