@@ -153,6 +153,9 @@ absl::Status PrefillPass::Impl::RunLayer(std::vector<Work>& works) {
     SLUICE_ASSIGN_OR_RETURN(attention, Attend(works));
   }
   for (Work& work : works) {
+    AttentionObserver* observer = work.sequence->in.observer;
+    if (!looking && observer != nullptr)
+      SLUICE_RETURN_IF_ERROR(observer->OnAttention(View(work), *ops, workspace));
     if (!looking) SLUICE_RETURN_IF_ERROR(Keep(work));
     SLUICE_RETURN_IF_ERROR(Propagate(work));
   }
@@ -236,6 +239,8 @@ absl::StatusOr<TensorView> PrefillPass::Impl::Attend(std::vector<Work>& works) {
     if (!looking) work.window = RetentionPolicyOf(gates.retention.kind).window(gates.retention);
     if (const PropagationPolicy* propagation = Propagates(work))
       work.window = std::max(work.window, propagation->window(gates.propagation));
+    if (const AttentionObserver* observer = work.sequence->in.observer; observer != nullptr && !looking)
+      work.window = std::max(work.window, observer->queries());
     work.window = std::min(work.window, work.n);
     work.n_queries = is_last() ? std::max(work.window, 1) : work.n;
     total += work.n_queries;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/compression/resolved_gates.h"
+#include "common/compression/retention/retention_policy.h"
 #include "common/kvcache/kept_layer.h"
 #include "common/model/model.h"
 
@@ -41,12 +42,23 @@ class PrefillSink {
   virtual absl::Status OnKept(LayerId layer, KeptLayer kept) = 0;
 };
 
+// Sees what a sequence's layers attend with, from the pass's thread. For measurement: nothing depends on it.
+class AttentionObserver {
+ public:
+  virtual ~AttentionObserver() = default;
+  virtual int queries() const = 0;  // at the sequence's end, that it reads; at least one
+  // Of a layer that leaves, before its gates choose: q_window and window_lse hold queries() rows, more where
+  // a gate reads more, fewer where there are fewer. Valid during the call.
+  virtual absl::Status OnAttention(const LayerView& view, Ops& ops, Workspace& workspace) = 0;
+};
+
 struct PrefillSequence {
   std::vector<int32_t> ids;                // new tokens, at least one
   int first_position = 0;                  // RoPE position of ids[0]
   const HistoryReader* history = nullptr;  // null: none. Borrowed for the pass
   ResolvedGates gates;
-  PrefillSink* sink = nullptr;  // borrowed for the pass
+  PrefillSink* sink = nullptr;            // borrowed for the pass
+  AttentionObserver* observer = nullptr;  // null: none. Borrowed for the pass
 };
 
 class PrefillPass {

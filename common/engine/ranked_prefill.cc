@@ -119,7 +119,8 @@ absl::StatusOr<std::unique_ptr<RankedPrefill>> RankedPrefill::Create(
                      .first_position = sequences[i].first_position,
                      .history = prefill->ends_[i]->history(rank),
                      .gates = sequences[i].gates,
-                     .sink = prefill->ends_[i]->sink(rank)});
+                     .sink = prefill->ends_[i]->sink(rank),
+                     .observer = sequences[i].observers.empty() ? nullptr : sequences[i].observers[rank]});
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PrefillPass> pass,
                             PrefillPass::Create(&model->rank(rank), std::move(own)));
     prefill->passes_.push_back(std::move(pass));

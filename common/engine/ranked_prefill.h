@@ -38,7 +38,8 @@ struct RankedPrefillSequence {
   int first_position = 0;
   const RankedHistory* history = nullptr;  // null: none. Borrowed for the pass
   ResolvedGates gates;
-  RankedSink* sink = nullptr;  // borrowed for the pass
+  RankedSink* sink = nullptr;                      // borrowed for the pass
+  std::vector<AttentionObserver*> observers = {};  // by rank, called at once; empty: none. Borrowed
 };
 
 // Functions as PrefillPass's.
