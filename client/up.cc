@@ -18,6 +18,7 @@
 #include "client/command.h"
 #include "client/connection.h"
 #include "client/metrics_scrape.h"
+#include "client/real_range.h"
 #include "client/terminal.h"
 #include "common/base/status.h"
 #include "common/transport/transports.h"
@@ -218,6 +219,10 @@ Command AddUp(CLI::App* parent) {
   AddFlag(app, "--work-memory", options->work_memory_mb, "prefill: prompts under way [MB]",
           "SLUICE_WORK_MEMORY", "Memory")
       ->check(CLI::Range(1, 1 << 24));
+  AddFlag(app, "--shadow-rate", options->shadow_rate,
+          "prefill: share of compressed prompts on which is measured what compression lost; 0: none",
+          "SLUICE_SHADOW_RATE", "Measurement")
+      ->check(RealRange(0, 1));
   app->footer(
       "Examples:\n"
       "  sluice up --model models/needle-14m\n"

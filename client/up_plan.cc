@@ -106,16 +106,17 @@ std::string InTermsOfUp(const std::string& role, const std::string& log) {
 
 std::vector<ChildSpec> PlanChildren(const UpOptions& options) {
   const int base = options.port_base;
-  return {Plan(options, "router",
-               {"--model", options.model, "--listen", UpAddress(base, kRouterPublic), "--internal-listen",
-                UpAddress(base, kRouterInternal), "--admin-listen", UpAddress(base, kRouterAdmin),
-                "--metrics-listen", UpAddress(base, kRouterMetrics), "--sessions-db", options.sessions_db,
-                "--stop-timeout", absl::StrCat(kServerStopSeconds)}),
-          PlanWorker(options, "prefill", options.prefill_device, kPrefillListen, kPrefillMetrics,
-                     {"--history-memory", absl::StrCat(options.history_memory_mb), "--work-memory",
-                      absl::StrCat(options.work_memory_mb)}),
-          PlanWorker(options, "decode", options.decode_device, kDecodeListen, kDecodeMetrics,
-                     {"--kv-memory", absl::StrCat(options.kv_memory_mb)})};
+  return {
+      Plan(options, "router",
+           {"--model", options.model, "--listen", UpAddress(base, kRouterPublic), "--internal-listen",
+            UpAddress(base, kRouterInternal), "--admin-listen", UpAddress(base, kRouterAdmin),
+            "--metrics-listen", UpAddress(base, kRouterMetrics), "--sessions-db", options.sessions_db,
+            "--stop-timeout", absl::StrCat(kServerStopSeconds)}),
+      PlanWorker(options, "prefill", options.prefill_device, kPrefillListen, kPrefillMetrics,
+                 {"--history-memory", absl::StrCat(options.history_memory_mb), "--work-memory",
+                  absl::StrCat(options.work_memory_mb), "--shadow-rate", absl::StrCat(options.shadow_rate)}),
+      PlanWorker(options, "decode", options.decode_device, kDecodeListen, kDecodeMetrics,
+                 {"--kv-memory", absl::StrCat(options.kv_memory_mb)})};
 }
 
 }  // namespace sluice

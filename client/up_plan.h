@@ -24,7 +24,8 @@ struct UpOptions {
   std::string log_dir;      // empty: a new one under /tmp
   std::string sessions_db;  // empty: in log_dir
   int kv_memory_mb = 1024, history_memory_mb = 1024, work_memory_mb = 2048;
-  std::string bin_dir;  // of the servers
+  double shadow_rate = 0;  // share of compressed prompts on which prefill measures what compression lost
+  std::string bin_dir;     // of the servers
 };
 
 // Offsets from port_base.

@@ -18,6 +18,7 @@
 #include "prefill_server/prefill_loop.h"
 #include "prefill_server/prefill_service.h"
 #include "prefill_server/send_loop.h"
+#include "prefill_server/shadow.h"
 
 namespace sluice {
 namespace {
@@ -31,7 +32,21 @@ struct Options {
   int min_transport_mb = 0;
   int history_memory_mb = 1024;
   int work_memory_mb = 2048;
+  double shadow_rate = 0;
+  int shadow_memory_mb = 1024;
 };
+
+// Null where nothing is to be measured.
+absl::StatusOr<std::unique_ptr<Shadow>> MakeShadow(const Options& options, const RankedModel& model,
+                                                   const Clock* clock, PrefillMetrics* metrics) {
+  if (options.shadow_rate == 0) return nullptr;
+  absl::StatusOr<std::unique_ptr<Shadow>> shadow = Shadow::Create(
+      &model, {options.shadow_rate, static_cast<size_t>(options.shadow_memory_mb) << 20}, clock, metrics);
+  if (shadow.ok()) return shadow;
+  return absl::Status(shadow.status().code(),
+                      absl::StrCat("--shadow-rate ", options.shadow_rate, " with --shadow-memory ",
+                                   options.shadow_memory_mb, ": ", shadow.status().message()));
+}
 
 absl::Status Serve(Options options) {
   std::optional<StopsAtOnce> at_once(std::in_place, "prefill stopped while it started", 0);
@@ -83,7 +98,8 @@ absl::Status Serve(Options options) {
   }
   options.loop.history_bytes = static_cast<size_t>(options.history_memory_mb) << 20;
   options.loop.work_bytes = static_cast<size_t>(options.work_memory_mb) << 20;
-  PrefillLoop prefill_loop(&model, send_loop->get(), options.loop, &clock, &metrics);
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Shadow> shadow, MakeShadow(options, model, &clock, &metrics));
+  PrefillLoop prefill_loop(&model, send_loop->get(), options.loop, &clock, &metrics, std::move(shadow));
   PrefillService service(&model, &prefill_loop, send_loop->get(), &clock);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
                           RpcServer::Start({options.worker.listen, "--listen"}, {&service}));
@@ -151,6 +167,16 @@ int Main(int argc, char** argv) {
       ->group("Hand-off")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
+  app.add_option("--shadow-rate", options.shadow_rate,
+                 "share of compressed prompts on which is measured what compression lost; 0: none, and "
+                 "requests that ask for it are refused")
+      ->envname("SLUICE_SHADOW_RATE")
+      ->group("Measurement")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  add("--shadow-memory", options.shadow_memory_mb,
+      "MB of KV for one prompt that is measured, over all ranks; longer ones are skipped",
+      "SLUICE_SHADOW_MEMORY", "Measurement", 1 << 24);
   add("--max-queue", options.loop.max_queue, "prompts that wait", "SLUICE_MAX_QUEUE", "Scheduling", 1 << 20);
   add("--short-tokens", options.loop.scheduler.short_tokens, "prompts up to so many tokens share a pass",
       "SLUICE_SHORT_TOKENS", "Scheduling", 1 << 20);

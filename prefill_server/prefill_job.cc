@@ -21,6 +21,25 @@ void PrefillJob::SetFirstToken(const FirstToken& token) {
   attempt_.events->OnFirstToken(token);
 }
 
+void PrefillJob::SetHandedOff(const HandedOff& result) {
+  MutexLock lock(&mu_);
+  handed_off_ = true;
+  attempt_.events->OnHandedOff(result);
+  if (loss_.has_value()) attempt_.events->OnMeasured(*loss_);
+}
+
+bool PrefillJob::handed_off() const {
+  MutexLock lock(&mu_);
+  return handed_off_;
+}
+
+void PrefillJob::SetLoss(const CompressionLoss& loss) {
+  if (!request.measure) return;
+  MutexLock lock(&mu_);
+  loss_ = loss;
+  if (handed_off_) attempt_.events->OnMeasured(loss);
+}
+
 std::optional<FirstToken> PrefillJob::first_token() const {
   MutexLock lock(&mu_);
   return first_token_;

@@ -16,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/compression/resolved_gates.h"
 #include "common/engine/logprobs.h"
+#include "common/engine/loss_measurement.h"
 #include "common/engine/sampler.h"
 #include "common/handoff/messages.h"
 #include "common/handoff/sender.h"
@@ -45,8 +46,9 @@ class PrefillEvents {
  public:
   virtual ~PrefillEvents() = default;
   virtual void OnProgress(bool running, int layers_done, int layers, int cached_tokens) = 0;
-  virtual void OnFirstToken(const FirstToken& token) = 0;  // terminal when token.stop is not kNone
-  virtual void OnHandedOff(const HandedOff& result) = 0;   // terminal
+  virtual void OnFirstToken(const FirstToken& token) = 0;    // terminal when token.stop is not kNone
+  virtual void OnHandedOff(const HandedOff& result) = 0;     // terminal, unless the request asks to measure
+  virtual void OnMeasured(const CompressionLoss& loss) = 0;  // terminal, behind OnHandedOff
   virtual void OnHandoffFailed(const std::string& reason, const std::string& detail, bool retained,
                                absl::Duration retry_after) = 0;  // terminal
   virtual void OnError(const absl::Status& status) = 0;          // terminal
@@ -67,6 +69,7 @@ struct PrefillRequest {
   SamplingParams sampling;
   int emitted = 0;  // the last prompt ids are output already
   std::string session_id, owner, parent_turn_id, turn_id;
+  bool measure = false;  // what compression lost; its events end with that
 };
 
 class PrefillJob {
@@ -96,6 +99,10 @@ class PrefillJob {
   void Progress(bool running, int layers_done, int layers, int cached_tokens);
   void SetFirstToken(const FirstToken& token);
   std::optional<FirstToken> first_token() const;
+  void SetHandedOff(const HandedOff& result);
+  bool handed_off() const;
+  // Where the request asks for it: at once, or behind a hand-off that is not over.
+  void SetLoss(const CompressionLoss& loss);
 
   std::atomic<bool> cancelled{false};
 
@@ -103,6 +110,8 @@ class PrefillJob {
   mutable Mutex mu_;
   Attempt attempt_ ABSL_GUARDED_BY(mu_);
   std::optional<FirstToken> first_token_ ABSL_GUARDED_BY(mu_);
+  bool handed_off_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<CompressionLoss> loss_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice

@@ -150,12 +150,13 @@ struct PrefillLoop::Pass {
 };
 
 PrefillLoop::PrefillLoop(const RankedModel* model, SendLoop* send_loop, const PrefillLoopOptions& options,
-                         const Clock* clock, PrefillMetrics* metrics)
+                         const Clock* clock, PrefillMetrics* metrics, std::unique_ptr<Shadow> shadow)
     : model_(model),
       send_loop_(send_loop),
       options_(options),
       clock_(clock),
       metrics_(metrics),
+      shadow_(std::move(shadow)),
       history_(Backends(model->group()), model->kv_shape(), options.history_bytes),
       inbox_(options.max_queue),
       thread_("prefill", [this] { Run(); }) {}
@@ -171,6 +172,11 @@ size_t PrefillLoop::BytesOf(const PrefillJob& job) const {
 }
 
 absl::Status PrefillLoop::Submit(std::shared_ptr<PrefillJob> job) {
+  if (job->request.measure && shadow_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "output.compression_loss: this prefill server measures nothing; start it with --shadow-rate above 0, "
+        "or leave the field out");
+  }
   const size_t need = BytesOf(*job);
   if (need > options_.work_bytes) {
     return absl::ResourceExhaustedError(
@@ -196,7 +202,8 @@ void PrefillLoop::Stop() {
 
 void PrefillLoop::Run() {
   while (!stopping_) {
-    const bool idle = queue_.empty() && long_pass_ == nullptr && short_pass_ == nullptr;
+    const bool idle = queue_.empty() && long_pass_ == nullptr && short_pass_ == nullptr &&
+                      (shadow_ == nullptr || !shadow_->due());
     for (auto& job : inbox_.PopAll(idle ? kIdleWait : absl::ZeroDuration())) {
       job->Progress(false, 0, model_->shape().n_layers, 0);
       queue_.push_back(std::move(job));
@@ -206,7 +213,7 @@ void PrefillLoop::Run() {
     const Decision decision = Decide(Look(&prompts), options_.scheduler);
     switch (decision.kind) {
       case Decision::kWait:
-        if (!queue_.empty()) absl::SleepFor(absl::Milliseconds(1));  // memory is held by hand-offs under way
+        Spare();
         break;
       case Decision::kStart:
         StartPass(decision.start, decision.is_long);
@@ -230,6 +237,7 @@ void PrefillLoop::Run() {
   const absl::Status stopped = absl::UnavailableError("the prefill server is stopping");
   for (auto& job : inbox_.PopAll(absl::ZeroDuration())) queue_.push_back(std::move(job));
   for (auto& job : queue_) job->attempt().events->OnError(stopped);
+  if (shadow_ != nullptr) shadow_->Stop();
   for (auto* pass : {long_pass_.get(), short_pass_.get()}) {
     if (pass == nullptr) continue;
     for (auto& sequence : pass->sequences) send_loop_->Failed(sequence->job(), stopped);
@@ -238,7 +246,19 @@ void PrefillLoop::Run() {
   short_pass_.reset();
 }
 
+// No prompt can run: none is here, or its memory is held by hand-offs under way or by what is measured.
+void PrefillLoop::Spare() {
+  if (queue_.empty()) {
+    const size_t in_use = BytesInUse();
+    if (shadow_ != nullptr) shadow_->Step(options_.work_bytes - std::min(options_.work_bytes, in_use));
+    return;
+  }
+  if (shadow_ != nullptr) shadow_->GiveWay();
+  absl::SleepFor(absl::Milliseconds(1));
+}
+
 void PrefillLoop::DropCancelled() {
+  if (shadow_ != nullptr) shadow_->Tend();
   for (auto it = queue_.begin(); it != queue_.end();) {
     if ((*it)->cancelled) {
       --queued_;
@@ -268,7 +288,7 @@ void PrefillLoop::DropCancelled() {
 }
 
 size_t PrefillLoop::BytesInUse() const {
-  size_t bytes = 0;
+  size_t bytes = shadow_ == nullptr ? 0 : shadow_->work_bytes();
   for (const Pass* pass : {long_pass_.get(), short_pass_.get()}) {
     if (pass != nullptr) bytes += pass->bytes;
   }
@@ -383,6 +403,7 @@ void PrefillLoop::FinishPass(Pass* pass) {
     if (token.stop != StopReason::kNone) {
       send_loop_->Done(job);
     } else {
+      if (shadow_ != nullptr) shadow_->Offer(job);
       send_loop_->Sealed(job);
     }
   }

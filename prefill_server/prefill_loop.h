@@ -18,6 +18,7 @@
 #include "prefill_server/prefix_tree.h"
 #include "prefill_server/scheduler.h"
 #include "prefill_server/send_loop.h"
+#include "prefill_server/shadow.h"
 
 namespace sluice {
 
@@ -30,11 +31,13 @@ struct PrefillLoopOptions {
 
 class PrefillLoop {
  public:
+  // shadow: null where nothing is measured.
   PrefillLoop(const RankedModel* model, SendLoop* send_loop, const PrefillLoopOptions& options,
-              const Clock* clock, PrefillMetrics* metrics);
+              const Clock* clock, PrefillMetrics* metrics, std::unique_ptr<Shadow> shadow = nullptr);
   ~PrefillLoop();
 
   // ResourceExhausted: the queue is full, or the prompt can never fit (the text has the arithmetic).
+  // FailedPrecondition: it asks to be measured, and nothing is here.
   absl::Status Submit(std::shared_ptr<PrefillJob> job);
   void Stop();
 
@@ -54,6 +57,7 @@ class PrefillLoop {
   void StartPass(const std::vector<int>& picked, bool is_long);
   void RunLayer(std::unique_ptr<Pass>* slot);
   void FinishPass(Pass* pass);
+  void Spare();
   void DropCancelled();
 
   const RankedModel* const model_;
@@ -61,6 +65,7 @@ class PrefillLoop {
   const PrefillLoopOptions options_;
   const Clock* const clock_;
   PrefillMetrics* const metrics_;
+  const std::unique_ptr<Shadow> shadow_;
   PrefixTree history_;
   BoundedQueue<std::shared_ptr<PrefillJob>> inbox_;
   std::deque<std::shared_ptr<PrefillJob>> queue_;

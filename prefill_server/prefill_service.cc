@@ -17,7 +17,8 @@ constexpr absl::Duration kLongestAttempt = absl::Hours(1);  // for a router that
 
 class EventSink final : public PrefillEvents {
  public:
-  explicit EventSink(std::shared_ptr<EventStream<pb::PrefillEvent>> events) : events_(std::move(events)) {}
+  EventSink(std::shared_ptr<EventStream<pb::PrefillEvent>> events, bool measures)
+      : events_(std::move(events)), measures_(measures) {}
 
   void OnProgress(bool running, int layers_done, int layers, int cached_tokens) override {
     pb::PrefillEvent event;
@@ -56,6 +57,17 @@ class EventSink final : public PrefillEvents {
     out->mutable_kept()->set_bytes_kept(result.bytes_kept);
     out->set_wire_bytes(static_cast<uint64_t>(result.wire_bytes));
     out->set_transfer_seconds(absl::ToDoubleSeconds(result.exposed));
+    out->set_measuring(measures_);
+    events_->Push(std::move(event));
+    if (!measures_) events_->Finish(absl::OkStatus());
+  }
+  void OnMeasured(const CompressionLoss& loss) override {
+    pb::PrefillEvent event;
+    v1::CompressionLoss* out = event.mutable_measured();
+    out->mutable_retained_mass()->Add(loss.retained_mass.begin(), loss.retained_mass.end());
+    out->set_top1_tokens(loss.top1_tokens);
+    out->set_top1_agreed(loss.top1_agreed);
+    out->set_skipped(loss.skipped);
     events_->Push(std::move(event));
     events_->Finish(absl::OkStatus());
   }
@@ -74,6 +86,7 @@ class EventSink final : public PrefillEvents {
 
  private:
   const std::shared_ptr<EventStream<pb::PrefillEvent>> events_;
+  const bool measures_;
 };
 
 }  // namespace
@@ -109,6 +122,7 @@ absl::StatusOr<PrefillRequest> PrefillService::Check(const pb::PrefillRequest& r
   out.owner = request.owner();
   out.parent_turn_id = request.parent_turn_id();
   out.turn_id = request.turn_id();
+  out.measure = request.measure();
   return out;
 }
 
@@ -132,7 +146,7 @@ grpc::ServerWriteReactor<pb::PrefillEvent>* PrefillService::Prefill(grpc::Callba
   attempt.decode_incarnation = request->decode_incarnation();
   const absl::Duration left = absl::FromChrono(context->deadline()) - absl::Now();
   attempt.deadline = clock_->Now() + std::min(left, kLongestAttempt);
-  attempt.events = std::make_shared<EventSink>(events);
+  attempt.events = std::make_shared<EventSink>(events, request->measure());
   if (!checked.ok()) {
     events->Finish(checked.status());
     return reactor;

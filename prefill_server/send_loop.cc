@@ -352,7 +352,7 @@ void SendLoop::Run() {
       metrics_->kv_transfer_bytes_wire.Increment(static_cast<double>(handed.wire_bytes));
       metrics_->compression_kept_ratio.At(entry.job->request.gates.method)
           .Observe(static_cast<double>(handed.bytes_kept) / static_cast<double>(handed.bytes_full));
-      events->OnHandedOff(handed);
+      entry.job->SetHandedOff(handed);
       jobs_.erase(found);
     }
     std::vector<std::string> expired;

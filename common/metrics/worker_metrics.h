@@ -33,6 +33,13 @@ struct PrefillMetrics {
   Labeled<Histogram> compression_kept_ratio;           // algorithm; kept / original rows
   Labeled<Histogram> compression_seconds;              // algorithm; all layers of one prompt
 
+  // What compression lost, on the prompts that --shadow-rate picks.
+  Labeled<Histogram> shadow_retained_mass;       // algorithm; one layer of one prompt
+  Labeled<Labeled<Counter>> shadow_top1_tokens;  // algorithm, outcome: agree, differ
+  Labeled<Counter> shadow_measured;              // algorithm
+  Labeled<Counter> shadow_skipped;               // reason
+  Histogram shadow_seconds;                      // of the device, per prompt
+
   // History: blocks of the prefix tree.
   Gauge kv_blocks_free, kv_blocks_active, kv_blocks_cached, kv_blocks_leased, kv_blocks_orphaned;
   Gauge kv_memory_scratch_bytes, kv_memory_kept_bytes, kv_memory_history_bytes, kv_memory_ring_bytes;

@@ -92,6 +92,7 @@ class UpTest : public ::testing::Test {
 TEST_F(UpTest, PlansRouterPrefillDecodeInThisOrder) {
   options.sessions_db = "memory";
   options.port_base = 7100;
+  options.shadow_rate = 0.25;
   std::vector<ChildSpec> plan = PlanChildren(options);
   ASSERT_EQ(plan.size(), 3);
   EXPECT_EQ(plan[0].path, dir.path() + "/sluice-router");
@@ -104,7 +105,8 @@ TEST_F(UpTest, PlansRouterPrefillDecodeInThisOrder) {
   EXPECT_THAT(absl::StrJoin(plan[1].args, " "),
               HasSubstr("--threads 1 --transport ucx --router 127.0.0.1:7101 --listen 127.0.0.1:7106 "
                         "--metrics-listen 127.0.0.1:7104"));
-  EXPECT_THAT(absl::StrJoin(plan[1].args, " "), HasSubstr("--history-memory 1024 --work-memory 2048"));
+  EXPECT_THAT(absl::StrJoin(plan[1].args, " "),
+              HasSubstr("--history-memory 1024 --work-memory 2048 --shadow-rate 0.25"));
   EXPECT_THAT(absl::StrJoin(plan[2].args, " "),
               HasSubstr("--listen 127.0.0.1:7107 --metrics-listen 127.0.0.1:7105"));
   EXPECT_THAT(absl::StrJoin(plan[2].args, " "), HasSubstr("--kv-memory 1024"));

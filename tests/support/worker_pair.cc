@@ -81,9 +81,11 @@ PrefillLoopOptions TestPrefill::DefaultOptions() {
   return options;
 }
 
-TestPrefill::TestPrefill(const RankedModel& model, const std::string& transport, PrefillLoopOptions options)
+TestPrefill::TestPrefill(const RankedModel& model, const std::string& transport, PrefillLoopOptions options,
+                         const ShadowOptions& shadow)
     : registry_(std::make_unique<MetricsRegistry>(MetricsIdentity{"prefill", "needle", "test"})),
-      metrics_(std::make_unique<PrefillMetrics>(registry_.get(), PrefillLabels{{"full"}, TransportNames()})),
+      metrics_(std::make_unique<PrefillMetrics>(
+          registry_.get(), PrefillLabels{{"full", "rocketkv", "streaming_llm"}, TransportNames()})),
       transfer_metrics_(std::make_unique<KvTransferMetrics>(registry_.get())) {
   MakeLogger();
   HandoffSenderOptions sender;
@@ -92,7 +94,14 @@ TestPrefill::TestPrefill(const RankedModel& model, const std::string& transport,
   sender.shape = model.kv_shape();
   send_loop_ = *SendLoop::Create(sender, Transport(transport, model.group().rank(0)), model.group().rank(0),
                                  &clock_, metrics_.get(), transfer_metrics_.get());
-  prefill_loop_ = std::make_unique<PrefillLoop>(&model, send_loop_.get(), options, &clock_, metrics_.get());
+  std::unique_ptr<Shadow> measures;
+  if (shadow.rate > 0) {
+    auto created = Shadow::Create(&model, shadow, &clock_, metrics_.get());
+    SLUICE_CHECK(created.ok());
+    measures = *std::move(created);
+  }
+  prefill_loop_ = std::make_unique<PrefillLoop>(&model, send_loop_.get(), options, &clock_, metrics_.get(),
+                                                std::move(measures));
   service_ = std::make_unique<PrefillService>(&model, prefill_loop_.get(), send_loop_.get(), &clock_);
   server_ = Listen({service_.get()});
 }
@@ -153,11 +162,13 @@ absl::StatusOr<PairReply> RunPair(const TestPrefill& prefill, const TestDecode& 
     ask.set_session_id(request.session_id);
     ask.set_parent_turn_id(request.parent_turn_id);
     ask.set_turn_id(request.turn_id);
+    ask.set_measure(request.measure);
     auto prefill_events = prefill_stub->Prefill(&prefill_context, ask);
     pb::PrefillEvent got;
     while (prefill_events->Read(&got)) {
       if (got.has_first_token()) reply.first = got.first_token();
       if (got.has_handed_off()) reply.handed_off = got.handed_off();
+      if (got.has_measured()) reply.loss = got.measured();
       if (got.has_handoff_failed()) {
         return absl::AbortedError(
             absl::StrCat(got.handoff_failed().reason(), ": ", got.handoff_failed().detail()));

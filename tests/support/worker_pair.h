@@ -49,12 +49,14 @@ class TestDecode {
 // One prefill server.
 class TestPrefill {
  public:
+  // shadow.rate 0: nothing is measured.
   TestPrefill(const RankedModel& model, const std::string& transport,
-              PrefillLoopOptions options = DefaultOptions());
+              PrefillLoopOptions options = DefaultOptions(), const ShadowOptions& shadow = {});
   ~TestPrefill();
   static PrefillLoopOptions DefaultOptions();
   std::string address() const;
   const PrefillLoop& loop() const { return *prefill_loop_; }
+  const PrefillMetrics& metrics() const { return *metrics_; }
   // No prompt queued or running, no job held.
   bool Idle() const;
 
@@ -76,6 +78,7 @@ struct PairRequest {
   std::string session_id, parent_turn_id, turn_id;
   absl::Duration timeout = kPatience * absl::Seconds(60);
   absl::Duration cancel_after = absl::InfiniteDuration();
+  bool measure = false;
 };
 
 struct PairReply {
@@ -84,6 +87,7 @@ struct PairReply {
   std::string finish;
   internal::v1::FirstToken first;
   internal::v1::HandedOff handed_off;  // unset when the first token ended the turn
+  v1::CompressionLoss loss;            // of requests that measure
 };
 
 // Generate on `decode`, then Prefill on `prefill`, as the router does.

@@ -79,6 +79,11 @@ const std::vector<std::string> kPrefillOnly = {"sluice_prefill_seconds",
                                                "sluice_kv_transport_probe_bytes_per_second",
                                                "sluice_compression_kept_ratio",
                                                "sluice_compression_seconds",
+                                               "sluice_shadow_retained_attention_mass_ratio",
+                                               "sluice_shadow_top1_tokens_total",
+                                               "sluice_shadow_measured_total",
+                                               "sluice_shadow_skipped_total",
+                                               "sluice_shadow_seconds",
                                                "sluice_session_bytes",
                                                "sluice_evictions_total",
                                                "sluice_prefix_cache_tokens_total"};
@@ -190,8 +195,11 @@ TEST(CatalogueTest, BucketsAreTheDocumentedOnes) {
   EXPECT_EQ(Bounds(prefill, "sluice_kv_transfer_size_bytes"),
             Split("4096 16384 65536 262144 1048576 4194304 16777216 67108864 268435456 1073741824 4294967296"
                   " 17179869184 68719476736"));
-  EXPECT_EQ(Bounds(prefill, "sluice_compression_kept_ratio"),
-            Split("0.05 0.1 0.15 0.2 0.25 0.3 0.35 0.4 0.45 0.5 0.55 0.6 0.65 0.7 0.75 0.8 0.85 0.9 0.95 1"));
+  const auto ratio =
+      Split("0.05 0.1 0.15 0.2 0.25 0.3 0.35 0.4 0.45 0.5 0.55 0.6 0.65 0.7 0.75 0.8 0.85 0.9 0.95 1");
+  EXPECT_EQ(Bounds(prefill, "sluice_compression_kept_ratio"), ratio);
+  EXPECT_EQ(Bounds(prefill, "sluice_shadow_retained_attention_mass_ratio"), ratio);
+  EXPECT_EQ(Bounds(prefill, "sluice_shadow_seconds"), first_token);
   for (const std::string& text : {prefill, decode}) {
     EXPECT_EQ(Bounds(text, "sluice_step_seconds"), step);
     EXPECT_EQ(Bounds(text, "sluice_batch_size"), batch);
@@ -346,6 +354,16 @@ TEST(CatalogueTest, PrefillHandlesAreWired) {
                  {{"algorithm", "snapkv"}}),
            touch(m.compression_seconds.At("rocketkv"), "sluice_compression_seconds",
                  {{"algorithm", "rocketkv"}}),
+           touch(m.shadow_retained_mass.At("snapkv"), "sluice_shadow_retained_attention_mass_ratio",
+                 {{"algorithm", "snapkv"}}),
+           touch(m.shadow_top1_tokens.At("snapkv").At("agree"), "sluice_shadow_top1_tokens_total",
+                 {{"algorithm", "snapkv"}, {"outcome", "agree"}}),
+           touch(m.shadow_top1_tokens.At("rocketkv").At("differ"), "sluice_shadow_top1_tokens_total",
+                 {{"algorithm", "rocketkv"}, {"outcome", "differ"}}),
+           touch(m.shadow_measured.At("rocketkv"), "sluice_shadow_measured_total",
+                 {{"algorithm", "rocketkv"}}),
+           touch(m.shadow_skipped.At("memory"), "sluice_shadow_skipped_total", {{"reason", "memory"}}),
+           touch(m.shadow_seconds, "sluice_shadow_seconds"),
            touch(m.kv_memory_scratch_bytes, "sluice_kv_memory_bytes", memory("scratch")),
            touch(m.kv_memory_kept_bytes, "sluice_kv_memory_bytes", memory("kept")),
            touch(m.kv_memory_history_bytes, "sluice_kv_memory_bytes", memory("history")),
@@ -392,6 +410,8 @@ TEST(CatalogueTest, NoTrafficAddsASeries) {
     router.metrics.compression_fallbacks.At(value).Increment();
     prefill.metrics.kv_transfer_seconds.At(value).Observe(1);
     prefill.metrics.compression_kept_ratio.At(value).Observe(1);
+    prefill.metrics.shadow_top1_tokens.At(value).At(value).Increment();
+    prefill.metrics.shadow_skipped.At(value).Increment();
     prefill.metrics.kv_transport_probe_bytes_per_second.At(value).Set(1);
     prefill.kv.failures.At(value).Increment();
   }
