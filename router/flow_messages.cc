@@ -59,6 +59,7 @@ internal::v1::PrefillRequest PrefillRequestOf(const OpenPrefill& open, const Req
   request.set_turn_tokens(plan.turn_tokens + open.emitted);
   request.set_reuse_kept(open.reuse_kept);
   request.set_emitted(open.emitted);
+  request.set_measure(plan.measure);
   return request;
 }
 

@@ -113,8 +113,9 @@ void RequestFlow::DropDecode(FlowActions* out) {
 
 void RequestFlow::DropCalls(FlowActions* out) {
   DropDecode(out);
-  if (prefill_call_ == Call::kOpen) out->push_back(CancelPrefill{});
+  if (prefill_call_ == Call::kOpen || measuring_) out->push_back(CancelPrefill{});
   prefill_call_ = Call::kDone;
+  measuring_ = false;
 }
 
 void RequestFlow::End(FlowAction terminal, FlowActions* out) {
@@ -179,7 +180,7 @@ FlowActions RequestFlow::StopString() {
   held_.clear();
   DropDecode(&out);
   // Prefill, if it still runs, ends by itself: its report is waited for.
-  if (prefill_call_ != Call::kOpen) End(Complete{*end_}, &out);
+  if (prefill_call_ != Call::kOpen && !measuring_) End(Complete{*end_}, &out);
   return out;
 }
 
@@ -229,10 +230,12 @@ FlowActions RequestFlow::FirstToken(uint32_t attempt, int32_t id, bool ends, boo
   return out;
 }
 
-FlowActions RequestFlow::HandedOff(uint32_t attempt, absl::Time now) {
+FlowActions RequestFlow::HandedOff(uint32_t attempt, bool measuring, absl::Time now) {
   FlowActions out;
   if (Stale(attempt) || prefill_call_ != Call::kOpen) return out;
   prefill_call_ = Call::kDone;
+  measuring_ = measuring;
+  if (measuring_) report_by_ = absl::InfiniteFuture();  // until the request's deadline
   kept_at_.reset();
   give_up_at_.reset();
   if (decode_lost_.has_value()) {
@@ -242,6 +245,13 @@ FlowActions RequestFlow::HandedOff(uint32_t attempt, absl::Time now) {
   } else {
     MaybeComplete(now, &out);
   }
+  return out;
+}
+
+FlowActions RequestFlow::Measured(uint32_t attempt, absl::Time now) {
+  FlowActions out;
+  if (Stale(attempt) || !std::exchange(measuring_, false)) return out;
+  MaybeComplete(now, &out);
   return out;
 }
 
@@ -280,7 +290,7 @@ FlowActions RequestFlow::HandoffFailed(uint32_t attempt, const HandoffFailure& f
 }
 
 FlowActions RequestFlow::PrefillEnded(uint32_t attempt, const absl::Status& status, absl::Time now) {
-  FlowActions out;
+  FlowActions out = Measured(attempt, now);  // it never will
   if (Stale(attempt) || prefill_call_ != Call::kOpen) return out;
   prefill_call_ = Call::kDone;
   PrefillLost(Failure(status, "prefill"), now, &out);
@@ -344,6 +354,7 @@ FlowActions RequestFlow::Generated(uint32_t attempt, const FlowEnd& end, absl::T
 
 void RequestFlow::MaybeComplete(absl::Time now, FlowActions* out) {
   if (ended_ || !end_.has_value() || emitted_ == base_) return;
+  if (measuring_) return;
   if (prefill_call_ != Call::kOpen) return End(Complete{*end_}, out);
   if (report_by_ == absl::InfiniteFuture()) {
     report_by_ = now + options_.report_wait;
@@ -379,7 +390,11 @@ void RequestFlow::DecodeLost(const absl::Status& status, absl::Time now, FlowAct
 FlowActions RequestFlow::WorkerLost(const std::string& incarnation, absl::Time now) {
   FlowActions out;
   if (ended_) return out;
-  if (prefill_call_ == Call::kOpen && prefill_.incarnation == incarnation) {
+  if (measuring_ && prefill_.incarnation == incarnation) {
+    out.push_back(CancelPrefill{});
+    measuring_ = false;
+    MaybeComplete(now, &out);
+  } else if (prefill_call_ == Call::kOpen && prefill_.incarnation == incarnation) {
     out.push_back(CancelPrefill{});
     prefill_call_ = Call::kDone;
     PrefillLost(absl::UnavailableError(absl::StrCat("prefill ", prefill_.name, " lost its lease")), now,

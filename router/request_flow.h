@@ -119,7 +119,9 @@ class RequestFlow {
   FlowActions Registered(uint32_t attempt);
   FlowActions Progress(uint32_t attempt, bool running, int layers_done, int layers, int cached);
   FlowActions FirstToken(uint32_t attempt, int32_t id, bool ends, bool stopped, absl::Time now);
-  FlowActions HandedOff(uint32_t attempt, absl::Time now);
+  // measuring: Measured follows, and the end waits for it.
+  FlowActions HandedOff(uint32_t attempt, bool measuring, absl::Time now);
+  FlowActions Measured(uint32_t attempt, absl::Time now);
   FlowActions HandoffFailed(uint32_t attempt, const HandoffFailure& failure, absl::Time now);
   FlowActions PrefillEnded(uint32_t attempt, const absl::Status& status, absl::Time now);
   FlowActions Receiving(uint32_t attempt);
@@ -172,6 +174,7 @@ class RequestFlow {
   bool reuse_kept_ = false;
   Call prefill_call_ = Call::kNone, decode_call_ = Call::kNone;
   bool first_seen_ = false, receiving_ = false;
+  bool measuring_ = false;      // P has handed off, and what it measures is waited for
   std::vector<int32_t> held_;   // D's tokens from output index emitted_ + 1 on, before P's first token
   std::optional<FlowEnd> end_;  // D said so, or P's first token did
   absl::Time register_by_;

@@ -25,7 +25,6 @@ constexpr absl::string_view kNotServed[] = {
     "sluice.v1.Output.prompt_logprobs",
     "sluice.v1.Output.echo",
     "sluice.v1.Output.response_format",
-    "sluice.v1.Output.compression_loss",
     "sluice.v1.ChatRequest.slo",
     "sluice.v1.CompleteRequest.slo",
     "sluice.v1.ChatRequest.priority",

@@ -80,6 +80,7 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
                           ResolveSampling(model, request.sampling(), request.stopping(), request.output()));
   if (!request.stopping().ignore_eos()) plan->eos_ids = model.shape.eos_ids;
   plan->stop.assign(request.stopping().stop().begin(), request.stopping().stop().end());
+  plan->measure = request.output().compression_loss();
   SLUICE_RETURN_IF_ERROR(ResolveLength(model, request.stopping(), plan));
 
   SessionCompression remembered;

@@ -50,6 +50,7 @@ struct RequestPlan {
   bool context_bound = false;            // max_tokens is what the context leaves
   bool reply_is_text_of_its_own = true;  // else it continues the prompt
   ResolvedGates gates;
+  bool measure = false;  // Done waits for what compression lost
   std::optional<PlannedTurn> turn;
 };
 

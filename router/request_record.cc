@@ -93,6 +93,7 @@ void RequestRecord::Report(const RequestPlan& plan, int emitted, v1::Done* done)
   report.set_kv_bytes_full(handed_off_.kept().bytes_full());
   report.set_kv_bytes_kept(handed_off_.kept().bytes_kept());
   report.set_wire_bytes(handed_off_.wire_bytes());
+  if (loss_.has_value()) *report.mutable_loss() = *loss_;
   *done->mutable_compression() = std::move(report);
 }
 

@@ -26,6 +26,7 @@ class RequestRecord {
   void Paired();                                           // the first attempt's counts
   void FirstToken(const internal::v1::FirstToken& first);  // likewise
   void HandedOff(const internal::v1::HandedOff& handed_off) { handed_off_ = handed_off; }
+  void Measured(const v1::CompressionLoss& loss) { loss_ = loss; }
   void Generated(const internal::v1::Generated& generated) { generated_ = generated; }
   void Emitted(size_t tokens);
   void DeltaSent();
@@ -51,6 +52,7 @@ class RequestRecord {
   std::optional<absl::Time> paired_, first_delta_, last_emitted_;
   std::optional<internal::v1::FirstToken> first_;
   internal::v1::HandedOff handed_off_;
+  std::optional<v1::CompressionLoss> loss_;
   internal::v1::Generated generated_;
   std::optional<FlowStage> stage_;
 };

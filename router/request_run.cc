@@ -235,7 +235,10 @@ void RequestRun::OnPrefillEvent(uint32_t attempt, const internal::v1::PrefillEve
     }
     case internal::v1::PrefillEvent::kHandedOff:
       if (attempt == flow_->attempt()) record_.HandedOff(event.handed_off());
-      return Act(flow_->HandedOff(attempt, now));
+      return Act(flow_->HandedOff(attempt, event.handed_off().measuring(), now));
+    case internal::v1::PrefillEvent::kMeasured:
+      if (attempt == flow_->attempt()) record_.Measured(event.measured());
+      return Act(flow_->Measured(attempt, now));
     case internal::v1::PrefillEvent::kHandoffFailed:
       return Act(flow_->HandoffFailed(attempt, FailureOf(event.handoff_failed()), now));
     default:

@@ -50,6 +50,19 @@ void FakeAttempt::HandedOff() const {
   prefill->Finish(absl::OkStatus());
 }
 
+void FakeAttempt::HandedOffAndMeasuring() const {
+  pb::PrefillEvent event;
+  event.mutable_handed_off()->set_measuring(true);
+  prefill->Push(event);
+}
+
+void FakeAttempt::Measured(const v1::CompressionLoss& loss) const {
+  pb::PrefillEvent event;
+  *event.mutable_measured() = loss;
+  prefill->Push(event);
+  prefill->Finish(absl::OkStatus());
+}
+
 void FakeAttempt::HandoffFailed(const std::string& reason, bool retained) const {
   pb::PrefillEvent event;
   event.mutable_handoff_failed()->set_reason(reason);

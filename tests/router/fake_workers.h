@@ -36,6 +36,9 @@ struct FakeAttempt {
   void Progress(int layers_done, int layers) const;
   void FirstToken(int32_t id, bool ends = false, bool stopped = false) const;
   void HandedOff() const;  // and P's end
+  // What a request that asks for it hears instead, in two parts; the second is P's end.
+  void HandedOffAndMeasuring() const;
+  void Measured(const v1::CompressionLoss& loss) const;
   void HandoffFailed(const std::string& reason, bool retained) const;
   void Receiving() const;
   void Tokens(int index, std::vector<int32_t> ids) const;

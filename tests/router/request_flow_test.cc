@@ -91,7 +91,7 @@ class RequestFlowTest : public testing::Test {
   }
   void RunToDecode(int32_t id) {
     RunToFirstToken(id);
-    Do(flow->HandedOff(flow->attempt(), now));
+    Do(flow->HandedOff(flow->attempt(), false, now));
     Do(flow->Receiving(flow->attempt()));
   }
 
@@ -121,7 +121,7 @@ TEST_F(RequestFlowTest, DecodeTokensWaitForTheFirstToken) {
   Do(flow->FirstToken(1, 10, false, false, now));
   EXPECT_THAT(tokens, ElementsAre(10, 11, 12));
   EXPECT_EQ(terminals, 0);  // the report is on its way
-  EXPECT_THAT(Do(flow->HandedOff(1, now)), ElementsAre("complete"));
+  EXPECT_THAT(Do(flow->HandedOff(1, false, now)), ElementsAre("complete"));
 }
 
 TEST_F(RequestFlowTest, APrefillReportThatNeverComesDelaysTheEndOnlySoLong) {
@@ -131,6 +131,68 @@ TEST_F(RequestFlowTest, APrefillReportThatNeverComesDelaysTheEndOnlySoLong) {
   Do(flow->Generated(1, {FlowEnd::kLength}, now));
   EXPECT_THAT(Do(flow->Wake(now + absl::Seconds(1))), ElementsAre());
   EXPECT_THAT(Do(flow->Wake(now + absl::Seconds(2))), ElementsAre("cancel prefill", "complete"));
+}
+
+TEST_F(RequestFlowTest, TheEndWaitsForAMeasurementUntilTheDeadline) {
+  Do(flow->Start(now));
+  RunToFirstToken(10);
+  Do(flow->Tokens(1, 1, {11}, now));
+  Do(flow->Generated(1, {FlowEnd::kLength}, now));  // prefill's report is not here yet
+  EXPECT_THAT(Do(flow->HandedOff(1, true, now)), ElementsAre());
+  EXPECT_THAT(Do(flow->Wake(now + absl::Seconds(30))), ElementsAre());
+  EXPECT_THAT(Do(flow->Measured(1, now)), ElementsAre("complete"));
+
+  Make({});
+  Do(flow->Start(now));
+  RunToFirstToken(10);
+  Do(flow->HandedOff(1, true, now));
+  Do(flow->Generated(1, {FlowEnd::kLength}, now));
+  EXPECT_THAT(Do(flow->Wake(now + absl::Seconds(60))), ElementsAre("cancel prefill", "complete"));
+}
+
+TEST_F(RequestFlowTest, AMeasurementThatIsThereBeforeTheLastTokenDelaysNothing) {
+  Do(flow->Start(now));
+  RunToFirstToken(10);
+  Do(flow->HandedOff(1, true, now));
+  EXPECT_THAT(Do(flow->Measured(1, now)), ElementsAre());
+  EXPECT_THAT(Do(flow->PrefillEnded(1, absl::OkStatus(), now)), ElementsAre());
+  EXPECT_THAT(Do(flow->Generated(1, {FlowEnd::kLength}, now)), ElementsAre("complete"));
+}
+
+TEST_F(RequestFlowTest, AMeasurementThatCannotComeIsNotWaitedFor) {
+  for (bool lease : {false, true}) {
+    Make({});
+    Do(flow->Start(now));
+    RunToFirstToken(10);
+    Do(flow->HandedOff(1, true, now));
+    Do(flow->Generated(1, {FlowEnd::kLength}, now));
+    if (lease) {
+      EXPECT_THAT(Do(flow->WorkerLost("p1-1", now)), ElementsAre("cancel prefill", "complete"));
+    } else {
+      EXPECT_THAT(Do(flow->PrefillEnded(1, absl::UnavailableError("gone"), now)), ElementsAre("complete"));
+    }
+  }
+}
+
+TEST_F(RequestFlowTest, AClientThatLeavesAndADecodeThatDiesEndTheMeasurement) {
+  Do(flow->Start(now));
+  RunToFirstToken(10);
+  Do(flow->HandedOff(1, true, now));
+  EXPECT_THAT(Do(flow->DecodeEnded(1, absl::UnavailableError(""), now)),
+              ElementsAre("cancel prefill", "open d2"));
+  EXPECT_THAT(Do(flow->Measured(1, now)), ElementsAre());  // of the attempt before
+  Do(flow->Registered(2));
+  Do(flow->FirstToken(2, 11, false, false, now));
+  Do(flow->HandedOff(2, true, now));
+  EXPECT_THAT(Do(flow->Cancel()), ElementsAre("cancel decode", "cancel prefill", "fail"));
+}
+
+TEST_F(RequestFlowTest, AStopStringStillWaitsForTheMeasurement) {
+  Do(flow->Start(now));
+  RunToFirstToken(10);
+  Do(flow->HandedOff(1, true, now));
+  EXPECT_THAT(Do(flow->StopString()), ElementsAre("cancel decode"));
+  EXPECT_THAT(Do(flow->Measured(1, now)), ElementsAre("complete"));
 }
 
 TEST_F(RequestFlowTest, AFirstTokenThatEndsTheTurnClosesDecode) {
@@ -153,7 +215,7 @@ TEST_F(RequestFlowTest, DecodeDiesAfterCommitAndTheTokensAreReplayedBehindTheFen
   EXPECT_THAT(Do(flow->Registered(2)), ElementsAre("prefill p1>d2"));
   EXPECT_EQ(prefill_base, 3);
   Do(flow->FirstToken(2, 13, false, false, now));
-  Do(flow->HandedOff(2, now));
+  Do(flow->HandedOff(2, false, now));
   Do(flow->Tokens(2, 4, {14}, now));
   EXPECT_THAT(Do(flow->Generated(2, {FlowEnd::kStopId, 14}, now)), ElementsAre("complete"));
   EXPECT_THAT(tokens, ElementsAre(10, 11, 12, 13, 14));
@@ -181,7 +243,7 @@ TEST_F(RequestFlowTest, AFailedHandOffGoesToAnotherDecodeFromTheKeptSet) {
   Do(flow->Tokens(2, 1, {11}, now));
   Do(flow->FirstToken(2, 10, false, false, now));  // said again
   EXPECT_THAT(tokens, ElementsAre(10, 11));
-  Do(flow->HandedOff(2, now));
+  Do(flow->HandedOff(2, false, now));
   EXPECT_THAT(Do(flow->Generated(2, {FlowEnd::kLength}, now)), ElementsAre("complete"));
 }
 
@@ -198,7 +260,7 @@ TEST_F(RequestFlowTest, DecodeDiesWhileItsCommitIsOnTheWay) {
   Do(flow->Start(now));
   RunToFirstToken(10);
   Do(flow->DecodeEnded(1, absl::UnavailableError(""), now));
-  EXPECT_THAT(Do(flow->HandedOff(1, now)), ElementsAre("open d2"));
+  EXPECT_THAT(Do(flow->HandedOff(1, false, now)), ElementsAre("open d2"));
   EXPECT_EQ(decode_base, 1);
   EXPECT_THAT(Do(flow->Registered(2)), ElementsAre("prefill p1>d2"));
 }
@@ -343,7 +405,7 @@ TEST_F(RequestFlowTest, CancelStopsBothSidesAndNothingFollows) {
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   Do(flow->Tokens(1, 1, {11}, now));
   Do(flow->Generated(1, {}, now));
-  Do(flow->HandedOff(1, now));
+  Do(flow->HandedOff(1, false, now));
   Do(flow->Wake(now + absl::Hours(1)));
   Do(flow->Cancel());
   EXPECT_EQ(terminals, 1);
@@ -357,7 +419,7 @@ TEST_F(RequestFlowTest, AStopStringCancelsDecodeAndEndsWithPrefillsReport) {
   Do(flow->Tokens(1, 1, {11}, now));
   EXPECT_THAT(Do(flow->StopString()), ElementsAre("cancel decode"));
   Do(flow->Tokens(1, 2, {12}, now));
-  EXPECT_THAT(Do(flow->HandedOff(1, now)), ElementsAre("complete"));
+  EXPECT_THAT(Do(flow->HandedOff(1, false, now)), ElementsAre("complete"));
   EXPECT_THAT(tokens, ElementsAre(10, 11));
   EXPECT_EQ(end.reason, FlowEnd::kStopString);
 }

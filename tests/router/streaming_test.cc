@@ -115,6 +115,39 @@ TEST_F(RouterTest, DecodeTokensWaitForPrefillsFirst) {
   EXPECT_EQ(reply.ids, Reply("one two three"));
 }
 
+TEST_F(RouterTest, DoneWaitsForWhatCompressionLostWhereTheRequestAsks) {
+  StartRouter();
+  std::atomic<bool> measured{false};
+  workers_.SetScript([&](const FakeAttempt& attempt) {
+    std::vector<int32_t> reply = Reply("one two");
+    attempt.FirstToken(reply[0]);
+    attempt.Receiving();
+    for (size_t i = 1; i < reply.size(); ++i) attempt.Tokens(static_cast<int>(i), {reply[i]});
+    if (!attempt.prefill_request.measure()) attempt.HandedOff();
+    attempt.Generated("stop", reply.back());
+    if (!attempt.prefill_request.measure()) return;
+    attempt.HandedOffAndMeasuring();
+    Later([attempt, &measured] {
+      absl::SleepFor(absl::Milliseconds(100));
+      v1::CompressionLoss loss;
+      loss.add_retained_mass(0.5f);
+      loss.add_retained_mass(0.75f);
+      loss.set_top1_tokens(8);
+      loss.set_top1_agreed(6);
+      measured = true;
+      attempt.Measured(loss);
+    });
+  });
+  v1::ChatRequest request = Ask("count");
+  EXPECT_FALSE(Stream(request).done.compression().has_loss());
+  request.mutable_output()->set_compression_loss(true);
+  SeenReply reply = Stream(request);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  EXPECT_TRUE(measured);
+  EXPECT_THAT(reply.done.compression().loss().retained_mass(), ElementsAre(0.5f, 0.75f));
+  EXPECT_EQ(reply.done.compression().loss().top1_agreed(), 6);
+}
+
 TEST_F(RouterTest, AFirstTokenMayEndTheTurn) {
   StartRouter();
   workers_.SetScript([](const FakeAttempt& attempt) { attempt.FirstToken(4095, true, true); });
