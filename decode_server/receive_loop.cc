@@ -196,9 +196,9 @@ void ReceiveLoop::Ready(const HandoffKey& key, const Seal& seal, const std::vect
     sink->OnError(absl::ResourceExhaustedError("the decode loop's queue is full; try again"));
     return;
   }
-  spdlog::info("handoff ready id={} attempt={} after_last_slab_ms={:.2f} start_ms={:.2f}", key.id,
-               key.attempt, absl::ToDoubleMilliseconds(validated - reservation.last_slab),
-               absl::ToDoubleMilliseconds(clock_->Now() - validated));
+  spdlog::info("handoff ready id={} attempt={} after_last_slab_ms={:.2f} start_ms={:.2f} validated_us={}",
+               key.id, key.attempt, absl::ToDoubleMilliseconds(validated - reservation.last_slab),
+               absl::ToDoubleMilliseconds(clock_->Now() - validated), absl::ToUnixMicros(validated));
 }
 
 void ReceiveLoop::Released(const HandoffKey& key, HandoffReason reason, const std::string& detail) {

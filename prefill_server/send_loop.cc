@@ -340,11 +340,11 @@ void SendLoop::Run() {
       handed.exposed = now - entry.last_kept;
       spdlog::info(
           "handoff committed id={} attempt={} kept_mean={:.0f} bytes={} exposed_ms={:.2f} token_ms={:.2f} "
-          "filled_ms={:.2f}",
+          "filled_ms={:.2f} last_kept_us={}",
           key.id, key.attempt, handed.kept_mean, handed.wire_bytes,
           absl::ToDoubleMilliseconds(handed.exposed),
           absl::ToDoubleMilliseconds(entry.sealed_at - entry.last_kept),
-          absl::ToDoubleMilliseconds(entry.filled - entry.last_kept));
+          absl::ToDoubleMilliseconds(entry.filled - entry.last_kept), absl::ToUnixMicros(entry.last_kept));
       metrics_->kv_transfer_seconds.At(transport_->name())
           .Observe(absl::ToDoubleSeconds(now - entry.offered));
       metrics_->kv_transfer_size_bytes.Observe(static_cast<double>(handed.wire_bytes));

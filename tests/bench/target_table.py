@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The targets of Sluice on one GPU beside what a run reached, as a Markdown table.
 
-  target_table.py --model model.json --peers peers.json [--kernels kernels.json] [--handoff prefill.log]
+  target_table.py --model model.json --peers peers.json [--kernels kernels.json]
+                  [--handoff prefill.log decode.log]
 
-The files are of model_bench, torch_peers.py and kernel_bench (each with --json) in one run on one GPU; --handoff is the
-log of a prefill server whose decode server has another GPU of the same host. What a file lacks is not measured. Targets
-were set before the first run, from rooflines and from peers measured on the same kind of GPU (an H200).
+The files are of model_bench, torch_peers.py and kernel_bench (each with --json) in one run on one GPU; --handoff takes
+the logs of a prefill and a decode server, each with a GPU of the same host, so that both read the same clock. What a
+file lacks is not measured. Targets were set before the first run, from rooflines and from peers measured on the same
+kind of GPU (an H200).
 """
 
 import argparse
@@ -160,15 +162,27 @@ def rows_of(f):
                show(peer and 100 * peer, "{:.1f} %"),
                verdict(*((share and 100 * share, most, "most") for share in shares.values())))
 
-    exposed = statistics.median(f.handoff) if f.handoff else None
-    yield ("KV hand-off exposed after the last layer, two GPUs, 32K, budget 512", "≤ 1 ms", show(exposed, "{:.2f} ms"),
-           "", verdict((exposed, 1, "most")))
+    exposed, committed = (statistics.median(ms) for ms in zip(*f.handoff)) if f.handoff else (None, None)
+    yield ("KV hand-off exposed after the last layer, two GPUs, 32K, budget 512", "≤ 1 ms",
+           parts(show(exposed, "{:.2f} ms"), show(committed, "with Commit's way back {:.2f} ms")), "",
+           verdict((exposed, 1, "most")))
+
+
+def handoffs(prefill_log, decode_log):
+    """Milliseconds of every hand-off from its last layer's kept rows to their validation, and to Commit on prefill."""
+    with open(decode_log) as file:
+        validated = dict(re.findall(r"handoff ready id=(\S+ attempt=\d+) .*validated_us=(\d+)", file.read()))
+    with open(prefill_log) as file:
+        committed = re.findall(r"handoff committed id=(\S+ attempt=\d+) .*exposed_ms=([\d.]+) .*last_kept_us=(\d+)",
+                               file.read())
+    return [((int(validated[key]) - int(kept)) / 1e3, float(ms)) for key, ms, kept in committed if key in validated]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "peers", "kernels", "handoff"):
+    for name in ("model", "peers", "kernels"):
         parser.add_argument(f"--{name}", metavar="FILE")
+    parser.add_argument("--handoff", metavar="LOG", nargs=2)
     args = parser.parse_args()
 
     def load(path):
@@ -177,10 +191,7 @@ def main():
         with open(path) as file:
             return json.load(file)
 
-    handoff = []
-    if args.handoff:
-        with open(args.handoff) as file:
-            handoff = [float(ms) for ms in re.findall(r"handoff committed .*exposed_ms=([\d.]+)", file.read())]
+    handoff = handoffs(*args.handoff) if args.handoff else []
     model, peers, kernels = load(args.model), load(args.peers), load(args.kernels)
     print(f"Sluice: {model.get('device', 'not measured')}. Peer: torch {peers.get('torch', 'not measured')}, cuDNN "
           f"{peers.get('cudnn', '?')}, {peers.get('device', '?')}.\n")
