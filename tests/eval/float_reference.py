@@ -183,17 +183,20 @@ def chunkkv(observations, budget, reuse, one_set, chunk=10):
     return kept_rows(masks)
 
 
-def ways_of(length, cache):
+def ways_of(length, cache, methods, budgets):
     """{(method, reading, budget): allow}."""
     out = {}
-    for budget in BUDGETS:
+    observations = None
+    for budget in budgets:
         for dense_layers in (2, 0):
             for shared in (False, True):
                 reading = f"{'group' if shared else 'head'}, {dense_layers} dense layers"
                 page = max(2, length // budget)
                 out["quest", reading, budget] = quest(16, max(3, budget // 16), dense_layers, shared)
                 out["quest-eq", reading, budget] = quest(page, max(1, budget // 2 // page), dense_layers, shared)
-        observations = observed(cache)
+        if not any(method.startswith(("snapkv", "chunkkv")) for method in methods):
+            continue
+        observations = observations or observed(cache)
         for pool_first in (False, True):
             reading = "pooled, then summed" if pool_first else "summed, then pooled"
             out["snapkv-max7", reading, budget] = snapkv(observations, budget, 7, pool_first)
@@ -201,7 +204,7 @@ def ways_of(length, cache):
             reading = "one set a layer" if one_set else "a set a KV head"
             out["chunkkv-unpooled", reading, budget] = chunkkv(observations, budget, 1, one_set)
             out["chunkkv-reuse2", reading, budget] = chunkkv(observations, budget, 2, one_set)
-    return out
+    return {name: allow for name, allow in out.items() if name[0] in methods}
 
 
 def main():
@@ -232,8 +235,8 @@ def main():
         for length in map(int, args.lengths.split(",")):
             (turn,) = samples.get(args.task, length, index).turns
             first, cache = model.prefill(words.ids(turn.text))
-            ways = ways_of(length, cache)
-            names = [name for name in ways if name[0] in methods and name[2] in budgets]
+            ways = ways_of(length, cache, methods, budgets)
+            names = list(ways)
             for at in range(0, len(names), args.batch):
                 some = names[at:at + args.batch]
                 answers = model.decode(first, cache, [ways[name] for name in some]).tolist()
