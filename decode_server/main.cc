@@ -7,11 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/random_id.h"
+#include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/stop_signals.h"
 #include "common/rpc/worker_process.h"
-#include "common/rpc/worker_registration.h"
 #include "decode_server/decode_loop.h"
 #include "decode_server/decode_service.h"
 #include "decode_server/receive_loop.h"
@@ -90,7 +91,7 @@ absl::Status Serve(Options options) {
   report.set_address(DialAddress(options.worker, server->port()));
   report.set_incarnation(incarnation);
   *report.mutable_model() = loaded.identity;
-  WorkerRegistration registration(options.worker.router, report, [&] {
+  RouterLinks routers(options.worker.routers, report, [&] {
     internal::v1::WorkerLoad load;
     load.set_running(decode_loop.running());
     load.set_queued(table.size() - decode_loop.running());
@@ -102,15 +103,13 @@ absl::Status Serve(Options options) {
   metrics.ready.Set(1);
   server->SetServing("sluice.internal.v1.DecodeWorker", true);
   spdlog::info("decode ready name={} address={} router={} pages={}", options.worker.name, report.address(),
-               options.worker.router, cache->pages().total);
+               absl::StrJoin(options.worker.routers, ","), cache->pages().total);
 
   if (absl::Status hung = WaitForStopSignal(options.worker, *loaded.group); !hung.ok())
     ExitHung("decode", hung);
   at_once.emplace("decode stopped by a second signal", 1, absl::Seconds(1));
-  spdlog::info("decode stopping");
   metrics.ready.Set(0);
-  registration.Stop();
-  server->Stop(absl::Seconds(options.worker.stop_seconds));
+  StopServing("decode", options.worker, &routers, server.get());
   receive_loop.Stop();
   decode_loop.Stop();
   return absl::OkStatus();

@@ -3,17 +3,20 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/random_id.h"
 #include "common/compression/compression_spec.h"
 #include "common/engine/warm_up.h"
+#include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/stop_signals.h"
 #include "common/rpc/worker_process.h"
-#include "common/rpc/worker_registration.h"
 #include "common/transport/transports.h"
 #include "prefill_server/prefill_loop.h"
 #include "prefill_server/prefill_service.h"
@@ -111,33 +114,31 @@ absl::Status Serve(Options options) {
   report.set_address(DialAddress(options.worker, server->port()));
   report.set_incarnation(sender.incarnation);
   *report.mutable_model() = loaded.identity;
+  std::atomic<bool> serving{true};
   const auto load_now = [&] {
     internal::v1::WorkerLoad load;
-    load.set_running(prefill_loop.running());
+    load.set_running(std::max(prefill_loop.running(), (*send_loop)->live()));
     load.set_queued(prefill_loop.queued());
     load.set_queued_tokens(prefill_loop.queued_tokens());
     // A connection below the floor: prompts go to workers that reach their decode servers faster.
     const bool ready = !(*send_loop)->too_slow();
-    metrics.ready.Set(ready ? 1 : 0);
+    metrics.ready.Set(ready && serving ? 1 : 0);
     load.set_ready(ready);
     return load;
   };
-  WorkerRegistration registration(
-      options.worker.router, report, load_now, [&](const internal::v1::RegistryReply& reply) {
-        (*send_loop)->Know({reply.decode_addresses().begin(), reply.decode_addresses().end()});
-      });
+  RouterLinks routers(options.worker.routers, report, load_now,
+                      [&](std::vector<std::string> decodes) { (*send_loop)->Know(std::move(decodes)); });
   metrics.ready.Set(1);
   server->SetServing("sluice.internal.v1.PrefillWorker", true);
   spdlog::info("prefill ready name={} address={} router={}", options.worker.name, report.address(),
-               options.worker.router);
+               absl::StrJoin(options.worker.routers, ","));
 
   if (absl::Status hung = WaitForStopSignal(options.worker, *loaded.group); !hung.ok())
     ExitHung("prefill", hung);
   at_once.emplace("prefill stopped by a second signal", 1, absl::Seconds(1));
-  spdlog::info("prefill stopping");
+  serving = false;
   metrics.ready.Set(0);
-  registration.Stop();
-  server->Stop(absl::Seconds(options.worker.stop_seconds));
+  StopServing("prefill", options.worker, &routers, server.get());
   prefill_loop.Stop();
   (*send_loop)->Stop();
   return absl::OkStatus();

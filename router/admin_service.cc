@@ -33,6 +33,10 @@ grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext*
     worker->set_queued(info.load.queued());
     worker->set_kv_pages_free(info.load.kv_pages_free());
     worker->set_kv_pages_total(info.load.kv_pages_total());
+    worker->set_weights_hash(info.weights_hash);
+    worker->set_queued_tokens(info.load.queued_tokens());
+    worker->set_bytes_in_flight(info.load.bytes_in_flight());
+    worker->set_prefill_tokens_per_second(info.load.prefill_tokens_per_second());
   }
   return Reply(context, absl::OkStatus());
 }
@@ -64,13 +68,13 @@ grpc::ServerWriteReactor<v1::Stats>* AdminService::WatchStats(grpc::CallbackServ
 }
 
 grpc::ServerWriteReactor<v1::DrainProgress>* AdminService::Drain(grpc::CallbackServerContext*,
-                                                                 const v1::DrainRequest*) {
-  return new Refusal<v1::DrainProgress>(NotServed("Admin.Drain"));
+                                                                 const v1::DrainRequest* request) {
+  return drains_->Drain(*request);
 }
 
 grpc::ServerUnaryReactor* AdminService::Undrain(grpc::CallbackServerContext* context,
-                                                const v1::UndrainRequest*, v1::UndrainResponse*) {
-  return Reply(context, NotServed("Admin.Undrain"));
+                                                const v1::UndrainRequest* request, v1::UndrainResponse*) {
+  return Reply(context, drains_->Undrain(*request));
 }
 
 grpc::ServerUnaryReactor* AdminService::AbortRequest(grpc::CallbackServerContext* context,

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "router/drains.h"
 #include "router/run_services.h"
 #include "sluice/v1/admin.grpc.pb.h"
 
@@ -10,21 +11,21 @@ namespace sluice {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  explicit AdminService(const RunServices* services)
-      : services_(services), started_(services->clock->Now()) {}
+  AdminService(const RunServices* services, Drains* drains)
+      : services_(services), drains_(drains), started_(services->clock->Now()) {}
 
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context, const v1::GetStatsRequest* request,
                                      v1::Stats* response) override;
-  // Not served yet.
-  grpc::ServerWriteReactor<v1::Stats>* WatchStats(grpc::CallbackServerContext* context,
-                                                  const v1::WatchStatsRequest* request) override;
   grpc::ServerWriteReactor<v1::DrainProgress>* Drain(grpc::CallbackServerContext* context,
                                                      const v1::DrainRequest* request) override;
   grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context, const v1::UndrainRequest* request,
                                     v1::UndrainResponse* response) override;
+  // Not served yet.
+  grpc::ServerWriteReactor<v1::Stats>* WatchStats(grpc::CallbackServerContext* context,
+                                                  const v1::WatchStatsRequest* request) override;
   grpc::ServerUnaryReactor* AbortRequest(grpc::CallbackServerContext* context,
                                          const v1::AbortRequestRequest* request,
                                          v1::AbortRequestResponse* response) override;
@@ -40,6 +41,7 @@ class AdminService final : public v1::Admin::CallbackService {
 
  private:
   const RunServices* const services_;
+  Drains* const drains_;
   const absl::Time started_;
 };
 

@@ -44,6 +44,26 @@ void Cluster::Expire() {
   if (!lost.empty()) listener_.changed();
 }
 
+absl::StatusOr<std::string> Cluster::Order(absl::string_view worker, bool drain) {
+  absl::StatusOr<std::string> incarnation;
+  {
+    MutexLock lock(&mu_);
+    incarnation = view_.Order(worker, drain);
+  }
+  if (incarnation.ok()) listener_.changed();
+  return incarnation;
+}
+
+WorkerOrders Cluster::OrdersFor(const std::string& incarnation) const {
+  MutexLock lock(&mu_);
+  return view_.OrdersFor(incarnation);
+}
+
+DrainState Cluster::Draining(const std::string& incarnation) const {
+  MutexLock lock(&mu_);
+  return view_.Draining(incarnation);
+}
+
 absl::StatusOr<WorkerRef> Cluster::Pick(WorkerRole role, const RouteQuery& query,
                                         const std::set<std::string>& excluded) {
   MutexLock lock(&mu_);

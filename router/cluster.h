@@ -33,6 +33,10 @@ class Cluster final : public WorkerPicker {
   void Leave(const std::string& incarnation);
   void Expire();
 
+  absl::StatusOr<std::string> Order(absl::string_view worker, bool drain);
+  WorkerOrders OrdersFor(const std::string& incarnation) const;
+  DrainState Draining(const std::string& incarnation) const;
+
   absl::StatusOr<WorkerRef> Pick(WorkerRole role, const RouteQuery& query,
                                  const std::set<std::string>& excluded) override;
   bool Usable(const WorkerRef& worker) override;

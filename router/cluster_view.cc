@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace sluice {
 namespace {
@@ -38,6 +39,8 @@ const char* StateName(WorkerState state) {
       return "joining";
     case WorkerState::kReady:
       return "ready";
+    case WorkerState::kDraining:
+      return "draining";
     case WorkerState::kLost:
       return "lost";
   }
@@ -86,8 +89,8 @@ absl::Status ClusterView::Register(const internal::v1::WorkerReport& report, abs
   worker.info.ref = {report.name(), report.incarnation(), report.address()};
   worker.info.role = role;
   worker.info.model = report.model().name();
-  worker.info.load = report.load();
-  worker.info.state = report.load().ready() ? WorkerState::kReady : WorkerState::kJoining;
+  worker.info.weights_hash = report.model().weights_hash();
+  TakeLoad(&worker, report.load());
   worker.lease_end = now + options_.lease;
   workers_.emplace(report.incarnation(), std::move(worker));
   return absl::OkStatus();
@@ -99,10 +102,58 @@ absl::Status ClusterView::Renew(absl::string_view incarnation, const internal::v
   if (it == workers_.end() || it->second.info.state == WorkerState::kLost) {
     return absl::NotFoundError("the lease ran out; register again");
   }
-  it->second.info.load = load;
-  it->second.info.state = load.ready() ? WorkerState::kReady : WorkerState::kJoining;
+  TakeLoad(&it->second, load);
   it->second.lease_end = now + options_.lease;
   return absl::OkStatus();
+}
+
+void ClusterView::TakeLoad(Worker* worker, const internal::v1::WorkerLoad& load) {
+  worker->info.load = load;
+  if (worker->order == load.draining()) worker->order.reset();
+  if (worker->order.value_or(load.draining())) {
+    worker->info.state = WorkerState::kDraining;
+  } else {
+    worker->info.state = load.ready() ? WorkerState::kReady : WorkerState::kJoining;
+  }
+}
+
+absl::StatusOr<std::string> ClusterView::Order(absl::string_view worker, bool drain) {
+  std::vector<std::string> found, names;
+  for (const auto& [incarnation, known] : workers_) {
+    if (known.info.state == WorkerState::kLost) continue;
+    names.push_back(known.info.ref.name);
+    if (worker == incarnation || worker == known.info.ref.name) found.push_back(incarnation);
+  }
+  if (found.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "worker: no \"", worker, "\"; there are: ", names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  }
+  if (found.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker: \"", worker, "\" names several; give one's incarnation: ", absl::StrJoin(found, ", ")));
+  }
+  Worker& named = workers_.find(found[0])->second;
+  named.order = drain;
+  TakeLoad(&named, named.info.load);
+  return found[0];
+}
+
+WorkerOrders ClusterView::OrdersFor(absl::string_view incarnation) const {
+  auto it = workers_.find(incarnation);
+  if (it == workers_.end()) return {};
+  return {it->second.order, it->second.info.state == WorkerState::kDraining};
+}
+
+DrainState ClusterView::Draining(absl::string_view incarnation) const {
+  auto it = workers_.find(incarnation);
+  if (it == workers_.end() || it->second.info.state == WorkerState::kLost) return {DrainState::kGone, 0};
+  const Worker& worker = it->second;
+  const internal::v1::WorkerLoad& load = worker.info.load;
+  DrainState state{DrainState::kOff, std::max(worker.requests, load.running() + load.queued())};
+  if (worker.info.state == WorkerState::kDraining) {
+    state.stage = worker.order.has_value() ? DrainState::kAsked : DrainState::kOn;
+  }
+  return state;
 }
 
 void ClusterView::Lose(Worker* worker, absl::Time now) {
@@ -151,12 +202,18 @@ absl::StatusOr<WorkerRef> ClusterView::Pick(WorkerRole role, const RoutePolicy& 
                                             absl::Time now) const {
   std::vector<const Worker*> workers;
   bool any_ready = false;
+  int draining = 0;
   for (const auto& [incarnation, worker] : workers_) {
-    if (worker.info.role != role || worker.info.state != WorkerState::kReady) continue;
+    if (worker.info.role != role) continue;
+    draining += worker.info.state == WorkerState::kDraining;
+    if (worker.info.state != WorkerState::kReady) continue;
     any_ready = true;
     if (worker.avoid_until <= now && !excluded.count(incarnation)) workers.push_back(&worker);
   }
-  if (!any_ready) return absl::UnavailableError(absl::StrCat("no ready ", RoleName(role), " worker"));
+  if (!any_ready) {
+    std::string drained = draining == 0 ? "" : absl::StrCat(", ", draining, " draining");
+    return absl::UnavailableError(absl::StrCat("no ready ", RoleName(role), " worker", drained));
+  }
   if (workers.empty())
     return absl::ResourceExhaustedError(absl::StrCat("all ", RoleName(role), " workers are busy"));
   std::sort(workers.begin(), workers.end(),
@@ -175,8 +232,9 @@ absl::StatusOr<WorkerRef> ClusterView::Pick(WorkerRole role, const RoutePolicy& 
 
 bool ClusterView::Usable(const WorkerRef& worker, absl::Time now) const {
   auto it = workers_.find(worker.incarnation);
-  return it != workers_.end() && it->second.info.state == WorkerState::kReady &&
-         it->second.avoid_until <= now;
+  if (it == workers_.end() || it->second.avoid_until > now) return false;
+  const WorkerState state = it->second.info.state;
+  return state == WorkerState::kReady || state == WorkerState::kDraining;
 }
 
 std::vector<WorkerInfo> ClusterView::List(absl::Time now) const {

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "router/policies/route_policy.h"
@@ -20,9 +22,24 @@ namespace sluice {
 enum class WorkerRole { kPrefill, kDecode };
 const char* RoleName(WorkerRole role);  // "prefill", "decode"
 
-// joining: registered, its model is not loaded yet. lost: its lease ran out or its stream broke.
-enum class WorkerState { kJoining, kReady, kLost };
+// joining: registered, its model is not loaded yet. draining: no new requests. lost: its lease ran out or its
+// stream broke.
+enum class WorkerState { kJoining, kReady, kDraining, kLost };
 const char* StateName(WorkerState state);
+
+// What a worker is told with every reply.
+struct WorkerOrders {
+  std::optional<bool> drain;  // an operator's order that it has not agreed to yet
+  bool draining = false;      // no new requests from this router
+};
+
+// How far the drain of a worker or of the router is.
+struct DrainState {
+  enum Stage { kOff, kAsked, kOn, kGone };  // kAsked: it has not agreed yet. kGone: it left or was lost
+  Stage stage = kOff;
+  int remaining =
+      0;  // requests it has: those of every router, as it says, or those of this one where they are more
+};
 
 // One life of a worker process.
 struct WorkerRef {
@@ -35,7 +52,7 @@ struct WorkerRef {
 struct WorkerInfo {
   WorkerRef ref;
   WorkerRole role = WorkerRole::kPrefill;
-  std::string model;
+  std::string model, weights_hash;
   WorkerState state = WorkerState::kJoining;
   absl::Duration lease_left;
   internal::v1::WorkerLoad load;
@@ -62,6 +79,12 @@ class ClusterView {
   // Incarnations whose lease ran out with this call.
   std::vector<std::string> Expire(absl::Time now);
 
+  // Starts or ends a worker's drain. NotFound, InvalidArgument: name or incarnation of no worker, or of
+  // several. Its incarnation.
+  absl::StatusOr<std::string> Order(absl::string_view worker, bool drain);
+  WorkerOrders OrdersFor(absl::string_view incarnation) const;
+  DrainState Draining(absl::string_view incarnation) const;
+
   // No new request for this worker until then.
   void Avoid(absl::string_view incarnation, absl::Time until);
   // This router's own share of a worker's load.
@@ -71,7 +94,7 @@ class ClusterView {
   // all are avoided or excluded now.
   absl::StatusOr<WorkerRef> Pick(WorkerRole role, const RoutePolicy& policy, const RouteQuery& query,
                                  const std::set<std::string>& excluded, absl::Time now) const;
-  // The worker if it is ready and not avoided.
+  // It may go on with what it has: ready or draining, and not avoided.
   bool Usable(const WorkerRef& worker, absl::Time now) const;
 
   std::vector<WorkerInfo> List(absl::Time now) const;  // by role, then name
@@ -82,9 +105,11 @@ class ClusterView {
     WorkerInfo info;
     absl::Time lease_end;  // lost: when it was lost
     absl::Time avoid_until = absl::InfinitePast();
-    int requests = 0;  // given by this router
+    std::optional<bool> order;  // to drain or not, until the worker agrees
+    int requests = 0;           // given by this router
     int64_t tokens = 0;
   };
+  void TakeLoad(Worker* worker, const internal::v1::WorkerLoad& load);
   void Lose(Worker* worker, absl::Time now);
 
   const internal::v1::ModelIdentity own_;

@@ -48,8 +48,10 @@ std::optional<absl::Duration> TimeoutOf(const grpc::CallbackServerContext& conte
 
 absl::Status Admit(const RunServices& services, const std::shared_ptr<RequestRun>& run) {
   if (*services.draining) {
-    return WithRetryAfter(WithReason(absl::UnavailableError("the router is stopping"), "DRAINING"),
-                          absl::Seconds(1));
+    return WithRetryAfter(
+        WithReason(absl::UnavailableError("the router is draining; go to another one, or try again later"),
+                   "DRAINING"),
+        absl::Seconds(1));
   }
   if (services.runs->Add(run)) return absl::OkStatus();
   return WithRetryAfter(WithReason(absl::ResourceExhaustedError(

@@ -18,6 +18,7 @@ constexpr char kReadyService[] = "sluice.v1.Inference";
 void SetStates(const WorkerStateGauges& gauges, const Cluster& cluster, WorkerRole role) {
   gauges.joining.Set(cluster.Count(role, WorkerState::kJoining));
   gauges.ready.Set(cluster.Count(role, WorkerState::kReady));
+  gauges.draining.Set(cluster.Count(role, WorkerState::kDraining));
   gauges.lost.Set(cluster.Count(role, WorkerState::kLost));
 }
 
@@ -35,11 +36,12 @@ Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<Se
       timers_(&clock_),
       sessions_(&services_),
       models_(&model_),
-      registry_(&cluster_) {
+      registry_(&cluster_),
+      drains_(&services_, &registry_, [this](bool on) { SetDraining(on); }) {
   services_ = {&model_, &clock_,  &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,
                &pool_,  &timers_, metrics_,  &stats_,    &draining_,   config_.run};
   inference_ = std::make_unique<InferenceService>(&services_);
-  admin_service_ = std::make_unique<AdminService>(&services_);
+  admin_service_ = std::make_unique<AdminService>(&services_, &drains_);
   cluster_.SetListener({.lost = [this](const std::string& incarnation) { WorkerLost(incarnation); },
                         .changed = [this] { WorkersChanged(); }});
 }
@@ -75,13 +77,17 @@ Router::~Router() { Stop(absl::ZeroDuration()); }
 
 void Router::Tick() {
   cluster_.Expire();
-  pool_.Submit([this] {
-    absl::StatusOr<SessionTotals> totals = store_->Totals();
-    if (!totals.ok()) return;
-    double busy = static_cast<double>(busy_sessions_.size());
-    metrics_->sessions_busy.Set(busy);
-    metrics_->sessions_idle.Set(std::max(0.0, static_cast<double>(totals->sessions) - busy));
-  });
+  // One at a time: a store that is away must not fill the pool with those who ask for it.
+  if (!counting_.exchange(true)) {
+    pool_.Submit([this] {
+      absl::StatusOr<SessionTotals> totals = store_->Totals();
+      counting_ = false;
+      if (!totals.ok()) return;
+      double busy = static_cast<double>(busy_sessions_.size());
+      metrics_->sessions_busy.Set(busy);
+      metrics_->sessions_idle.Set(std::max(0.0, static_cast<double>(totals->sessions) - busy));
+    });
+  }
   timers_.At(clock_.Now() + kTick, [this] { Tick(); });
 }
 
@@ -98,7 +104,9 @@ void Router::WorkersChanged() {
   metrics_->ready.Set(ready ? 1 : 0);
   if (ready == ready_) return;
   ready_ = ready;
-  spdlog::info(ready ? "ready" : "not ready: needs a ready prefill and a ready decode worker");
+  const char* why =
+      draining_ ? "not ready: draining" : "not ready: needs a ready prefill and a ready decode worker";
+  spdlog::info(ready ? "ready" : why);
   if (public_ != nullptr) public_->SetServing(kReadyService, ready);
 }
 
@@ -107,10 +115,14 @@ void Router::WorkerLost(const std::string& incarnation) {
   for (const std::shared_ptr<RequestRun>& run : runs_.All()) run->WorkerLost(incarnation);
 }
 
+void Router::SetDraining(bool on) {
+  draining_ = on || stopped_;  // who stops does not come back
+  WorkersChanged();
+}
+
 void Router::Stop(absl::Duration grace) {
   if (stopped_.exchange(true)) return;
-  draining_ = true;
-  if (public_ != nullptr) WorkersChanged();
+  SetDraining(true);
   absl::Time until = clock_.Now() + grace;
   while (runs_.size() > 0 && clock_.Now() < until) absl::SleepFor(absl::Milliseconds(20));
   for (const std::shared_ptr<RequestRun>& run : runs_.All()) {

@@ -13,6 +13,7 @@
 #include "common/rpc/rpc_server.h"
 #include "common/session/session_store.h"
 #include "router/admin_service.h"
+#include "router/drains.h"
 #include "router/inference_service.h"
 #include "router/models_service.h"
 #include "router/registry_service.h"
@@ -46,7 +47,9 @@ class Router {
   int internal_port() const { return internal_->port(); }
   int admin_port() const { return admin_->port(); }
 
-  // Takes no new requests, lets those in flight end until `grace` is over, then ends them. Idempotent.
+  // Takes no new requests, or takes them again.
+  void SetDraining(bool on);
+  // Drains, lets requests in flight end until `grace` is over, then ends them. Idempotent.
   void Stop(absl::Duration grace);
 
   int requests_in_flight() const { return runs_.size(); }
@@ -71,6 +74,7 @@ class Router {
   RouterStats stats_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> counting_{false};  // sessions, on the pool
   Mutex ready_mu_;
   bool ready_ ABSL_GUARDED_BY(ready_mu_) = false;
   RunServices services_;
@@ -80,6 +84,7 @@ class Router {
   SessionsService sessions_;
   ModelsService models_;
   RegistryService registry_;
+  Drains drains_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<RpcServer> public_, internal_, admin_;
 };

@@ -2,11 +2,14 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/base/host_port.h"
 #include "common/base/status.h"
 #include "common/model/model_dir.h"
 #include "common/rpc/stop_signals.h"
@@ -55,14 +58,19 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
   add("--isa", options->isa, "instruction set: auto, avx2, avx512, avx512_bf16", "SLUICE_ISA", "Model");
   add("--name", options->name, "name of this worker (default: role and process id)", "SLUICE_WORKER_NAME",
       "Network");
-  add("--router", options->router, "router's internal address, host:port", "SLUICE_ROUTER", "Network");
+  add("--router", options->routers, "internal addresses of every router, host:port, comma-separated",
+      "SLUICE_ROUTER", "Network")
+      ->delimiter(',')
+      ->check([](const std::string& address) {
+        return std::string(CheckHostPort("--router", address).message());
+      });
   add("--listen", options->listen, "own address, host:port; port 0 takes a free one", "SLUICE_LISTEN",
       "Network");
   add("--advertise", options->advertise, "host that others dial (default: the host of --listen)",
       "SLUICE_ADVERTISE", "Network");
   add("--metrics-listen", options->metrics_listen, "address of /metrics", "SLUICE_METRICS_LISTEN", "Network");
-  add("--stop-timeout", options->stop_seconds, "seconds that running requests get at shutdown",
-      "SLUICE_STOP_TIMEOUT", "Network")
+  add("--stop-timeout", options->stop_seconds,
+      "seconds that running requests get at shutdown, which drains first", "SLUICE_STOP_TIMEOUT", "Network")
       ->check(CLI::Range(0, 3600));
   add("--device-timeout", options->device_seconds,
       "a GPU that does not answer for so many seconds ends the process, so that the router uses another",
@@ -163,6 +171,14 @@ absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup&
         group.description(), "; look at the GPU (nvidia-smi, dmesg), then start the worker again"));
   }
   return absl::OkStatus();
+}
+
+void StopServing(const char* role, const WorkerOptions& options, RouterLinks* routers, RpcServer* server) {
+  const absl::Time until = absl::Now() + absl::Seconds(options.stop_seconds);
+  const int left = routers->Drain(until - absl::Now());
+  spdlog::info("{} stopping requests={}", role, left);
+  routers->Stop();
+  server->Stop(std::max(until - absl::Now(), absl::ZeroDuration()));
 }
 
 void ExitHung(const char* role, const absl::Status& why) {

@@ -6,10 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/handoff/compatibility.h"
 #include "common/model/ranked_model.h"
+#include "common/rpc/router_links.h"
+#include "common/rpc/rpc_server.h"
 #include "common/transport/kv_transport.h"
 #include "kernels/backend.h"
 #include "sluice/internal/v1/worker.pb.h"
@@ -20,7 +23,7 @@ struct WorkerOptions {
   std::string model;       // HF directory or GGUF file
   std::string model_name;  // as clients call it; default: the directory's name
   std::string name;        // of this worker
-  std::string router = "127.0.0.1:7101";
+  std::vector<std::string> routers = {"127.0.0.1:7101"};
   std::string listen = "127.0.0.1:0";
   std::string advertise;  // host of the address that others dial; default: the host of `listen`
   std::string metrics_listen = "127.0.0.1:0";
@@ -72,6 +75,9 @@ std::string DialAddress(const WorkerOptions& options, int port);
 
 // Waits for SIGINT or SIGTERM. DeadlineExceeded: a device has not answered for --device-timeout.
 absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup& group);
+// The end that a signal asks for, within --stop-timeout: no new requests, those under way to their end, then
+// the routers forget this worker and its server stops.
+void StopServing(const char* role, const WorkerOptions& options, RouterLinks* routers, RpcServer* server);
 // Ends the process at once: threads that wait for a device cannot be joined. Its lease lapses, its peers see
 // their connections end.
 [[noreturn]] void ExitHung(const char* role, const absl::Status& why);

@@ -16,12 +16,14 @@ constexpr absl::Duration kFirstLease = absl::Seconds(10);
 // Between attempts, doubled while they fail: at start-up the router is there within moments.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
+constexpr absl::Duration kDrainReport = absl::Milliseconds(250);  // an operator watches it
 
 // One life of the stream. gRPC's threads write its fields under the mutex; the registration thread reads
 // them.
 class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, internal::v1::RegistryReply> {
  public:
-  // changed: called when failed(), registered() or lease() has changed, under the stream's mutex.
+  // changed: called when failed(), registered() or lease() has changed or a report is written, under the
+  // stream's mutex.
   Stream(internal::v1::WorkerRegistry::Stub* stub, internal::v1::WorkerReport first,
          std::function<void()> changed, WorkerRegistration::HeardFn heard)
       : changed_(std::move(changed)), heard_(std::move(heard)), report_(std::move(first)) {
@@ -33,14 +35,15 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
     StartCall();
   }
 
-  // Skipped while the previous report is still on its way.
-  void Report(const internal::v1::WorkerLoad& load) {
+  // False: the previous report is still on its way.
+  bool Report(const internal::v1::WorkerLoad& load) {
     MutexLock lock(&mu_);
-    if (writing_ || closed_ || finished_) return;
+    if (writing_ || closed_ || finished_) return false;
     report_.Clear();
     *report_.mutable_load() = load;
     writing_ = true;
     StartWrite(&report_);
+    return true;
   }
 
   // Returns when gRPC has let go of the stream. Once.
@@ -81,13 +84,14 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
       if (reply_.lease_seconds() > 0) lease_ = absl::Seconds(reply_.lease_seconds());
       changed_();
     }
-    if (heard_ != nullptr) heard_(reply_);
+    heard_(reply_);
     StartRead(&reply_);
   }
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
     writing_ = false;
-    if (!ok) Break();
+    if (!ok) return Break();
+    changed_();
   }
   void OnDone(const grpc::Status& status) override {
     MutexLock lock(&mu_);
@@ -139,10 +143,21 @@ void WorkerRegistration::Stop() {
   thread_.Join();
 }
 
-bool WorkerRegistration::Wait(absl::Time until) {
+void WorkerRegistration::ReportNow() {
+  {
+    MutexLock lock(&mu_);
+    report_wanted_ = true;
+  }
+  wake_.NotifyAll();
+}
+
+bool WorkerRegistration::Wait(absl::Time until, bool* wanted) {
   MutexLock lock(&mu_);
-  while (!stopped_ && !stream_changed_ && absl::Now() < until) wake_.WaitFor(&mu_, until - absl::Now());
-  stream_changed_ = false;
+  while (!stopped_ && !stream_changed_ && !report_wanted_ && absl::Now() < until) {
+    wake_.WaitFor(&mu_, until - absl::Now());
+  }
+  *wanted = *wanted || report_wanted_;
+  report_wanted_ = stream_changed_ = false;
   return !stopped_;
 }
 
@@ -161,15 +176,25 @@ void WorkerRegistration::Run() {
       stream_changed_ = true;
       wake_.NotifyAll();
     };
-    Stream stream(stub.get(), std::move(first), changed, heard_);
+    absl::Duration longest = first.load().draining() ? kDrainReport : absl::InfiniteDuration();
+    const auto heard = [this](const internal::v1::RegistryReply& reply) {
+      connected_ = true;
+      if (heard_ != nullptr) heard_(reply);
+    };
+    Stream stream(stub.get(), std::move(first), changed, heard);
     absl::Time reported = absl::Now();
+    bool wanted = false;
     while (going_on && !stream.failed()) {
-      going_on = Wait(reported + stream.lease() / 3);
-      if (absl::Now() < reported + stream.lease() / 3) continue;
-      stream.Report(load_());
+      const absl::Time next = reported + std::min(stream.lease() / 3, longest);
+      going_on = Wait(next, &wanted);
+      if (!wanted && absl::Now() < next) continue;
+      const internal::v1::WorkerLoad load = load_();
+      wanted = !stream.Report(load);  // then when the one before is written
+      longest = load.draining() ? kDrainReport : absl::InfiniteDuration();
       reported = absl::Now();
     }
     stream.Close();
+    connected_ = false;
     if (!going_on) return;
     if (stream.registered()) pause = kFirstPause;
     if (stream.registered() || stream.error() != last_error) {
@@ -177,7 +202,8 @@ void WorkerRegistration::Run() {
       spdlog::warn("registration {} router={} error=\"{}\"", stream.registered() ? "lost" : "waits",
                    router_address_, last_error);
     }
-    for (absl::Time next = absl::Now() + pause; going_on && absl::Now() < next;) going_on = Wait(next);
+    for (absl::Time next = absl::Now() + pause; going_on && absl::Now() < next;)
+      going_on = Wait(next, &wanted);
     pause = std::min(pause * 2, kLongestPause);
   }
 }

@@ -1,8 +1,10 @@
-// Role: keeps a worker registered with the router: one stream is one lease. Reports identity first, then load
-// every third of the lease; tries again for ever, first after 50 ms, then after pauses that double up to 1 s.
-// Threads: one of its own ("registration"); Stop() and the destructor join it.
+// Role: keeps a worker registered with one router: one stream is one lease. Reports identity first, then load
+// every third of the lease, or every 250 ms while it drains; tries again for ever, first after 50 ms, then
+// after pauses that double up to 1 s. Threads: one of its own ("registration"); Stop() and the destructor
+// join it.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,13 +26,19 @@ class WorkerRegistration {
                      HeardFn heard = nullptr);
   ~WorkerRegistration();
 
-  // Ends the stream: the router forgets this worker at once.
+  // The load has changed in a way that cannot wait.
+  void ReportNow();
+
+  // The router has answered, and its stream goes on.
+  bool connected() const { return connected_; }
+
+  // Ends the stream: the router forgets this worker at once. Idempotent.
   void Stop();
 
  private:
   void Run();
-  // Until then, or a change of the stream. False: Stop was called.
-  bool Wait(absl::Time until);
+  // Until then, a change of the stream, or ReportNow, which sets *wanted. False: Stop was called.
+  bool Wait(absl::Time until, bool* wanted);
 
   const std::string router_address_;
   const internal::v1::WorkerReport identity_;
@@ -40,6 +48,8 @@ class WorkerRegistration {
   CondVar wake_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool stream_changed_ ABSL_GUARDED_BY(mu_) = false;
+  bool report_wanted_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<bool> connected_{false};
   NamedThread thread_;
 };
 

@@ -139,5 +139,65 @@ TEST(RoutePolicies, EveryPolicyIsFoundByItsName) {
   EXPECT_EQ(FindRoutePolicy("nonsense"), nullptr);
 }
 
+internal::v1::WorkerLoad Load(bool draining, int running = 0) {
+  internal::v1::WorkerLoad load;
+  load.set_ready(true);
+  load.set_draining(draining);
+  load.set_running(running);
+  return load;
+}
+
+TEST_F(ClusterViewTest, AnOrderHoldsUntilTheWorkerAgrees) {
+  ASSERT_TRUE(view.Register(Report("a", "prefill"), now).ok());
+  const WorkerRef a{"a", "a-1", "a:1"};
+  EXPECT_EQ(view.Draining("a-1").stage, DrainState::kOff);
+  EXPECT_EQ(*view.Order("a", true), "a-1");
+  EXPECT_EQ(view.OrdersFor("a-1").drain, true);
+  EXPECT_TRUE(view.OrdersFor("a-1").draining);
+  EXPECT_EQ(view.Draining("a-1").stage, DrainState::kAsked);
+  EXPECT_EQ(Pick(WorkerRole::kPrefill), "UNAVAILABLE");
+  EXPECT_TRUE(view.Usable(a, now));  // for what it has
+  // A report that left before the order came.
+  ASSERT_TRUE(view.Renew("a-1", Load(false, 2), now).ok());
+  EXPECT_EQ(view.Draining("a-1").stage, DrainState::kAsked);
+  ASSERT_TRUE(view.Renew("a-1", Load(true, 2), now).ok());
+  EXPECT_EQ(view.OrdersFor("a-1").drain, std::nullopt);
+  EXPECT_EQ(view.Draining("a-1").stage, DrainState::kOn);
+  EXPECT_EQ(view.Draining("a-1").remaining, 2);
+  view.AddLoad("a-1", 3, 0);  // this router gave it more than it has told of yet
+  EXPECT_EQ(view.Draining("a-1").remaining, 3);
+  // Undrained through another router.
+  ASSERT_TRUE(view.Renew("a-1", Load(false), now).ok());
+  EXPECT_EQ(view.Draining("a-1").stage, DrainState::kOff);
+  EXPECT_EQ(Pick(WorkerRole::kPrefill), "a");
+}
+
+TEST_F(ClusterViewTest, AWorkerThatDrainsByItselfGetsNothingAndAnUndrainIsAnOrder) {
+  internal::v1::WorkerReport report = Report("a", "decode");
+  *report.mutable_load() = Load(true);
+  ASSERT_TRUE(view.Register(report, now).ok());
+  EXPECT_EQ(view.Count(WorkerRole::kDecode, WorkerState::kDraining), 1);
+  EXPECT_EQ(Pick(WorkerRole::kDecode), "UNAVAILABLE");
+  EXPECT_EQ(*view.Order("a-1", false), "a-1");
+  EXPECT_EQ(view.OrdersFor("a-1").drain, false);
+  ASSERT_TRUE(view.Renew("a-1", Load(false), now).ok());
+  EXPECT_EQ(view.OrdersFor("a-1").drain, std::nullopt);
+  EXPECT_EQ(Pick(WorkerRole::kDecode), "a");
+  view.Leave("a-1", now);
+  EXPECT_EQ(view.Draining("a-1").stage, DrainState::kGone);
+}
+
+TEST_F(ClusterViewTest, AnOrderIsForOneWorker) {
+  ASSERT_TRUE(view.Register(Report("a", "prefill"), now).ok());
+  ASSERT_TRUE(view.Register(Report("a", "decode", 2), now).ok());
+  const absl::Status several = view.Order("a", true).status();
+  EXPECT_EQ(several.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(several.message()), HasSubstr("a-1, a-2"));
+  EXPECT_EQ(view.Order("b", true).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*view.Order("a-2", true), "a-2");
+  EXPECT_EQ(Pick(WorkerRole::kPrefill), "a");
+  EXPECT_EQ(Pick(WorkerRole::kDecode), "UNAVAILABLE");
+}
+
 }  // namespace
 }  // namespace sluice

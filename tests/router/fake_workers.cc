@@ -180,7 +180,7 @@ class FakeWorkers::PrefillService final : public pb::PrefillWorker::CallbackServ
 
 FakeWorkers::~FakeWorkers() {
   for (auto& [name, worker] : workers_) {
-    worker.registration.reset();
+    worker.routers.reset();
     worker.server.reset();
   }
 }
@@ -204,19 +204,26 @@ void FakeWorkers::Add(const std::string& role, const std::string& name, int rout
     ready.set_ready(true);
     return ready;
   };
-  const auto heard = [this, name](const pb::RegistryReply& reply) {
+  const auto heard = [this, name](std::vector<std::string> decodes) {
     MutexLock lock(&mu_);
-    heard_[name].assign(reply.decode_addresses().begin(), reply.decode_addresses().end());
+    heard_[name] = std::move(decodes);
   };
-  worker.registration =
-      std::make_unique<WorkerRegistration>(absl::StrCat("127.0.0.1:", router_port), report, load, heard);
+  const std::vector<std::string> routers = {absl::StrCat("127.0.0.1:", router_port)};
+  worker.routers = std::make_unique<RouterLinks>(routers, report, load, heard);
   workers_[name] = std::move(worker);
 }
 
 void FakeWorkers::Kill(const std::string& name) {
   Worker& worker = workers_.at(name);
   worker.server->Stop(absl::ZeroDuration());
-  worker.registration.reset();
+  worker.routers.reset();
+}
+
+void FakeWorkers::Stop(const std::string& name) {
+  Worker& worker = workers_.at(name);
+  worker.routers->Drain(absl::Seconds(10));
+  worker.routers.reset();
+  worker.server->Stop(absl::Seconds(10));
 }
 
 void FakeWorkers::SetScript(Script script) {

@@ -11,8 +11,8 @@
 
 #include "common/base/mutex.h"
 #include "common/rpc/event_stream.h"
+#include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
-#include "common/rpc/worker_registration.h"
 #include "sluice/internal/v1/worker.grpc.pb.h"
 
 namespace sluice {
@@ -58,6 +58,9 @@ class FakeWorkers {
   void Add(const std::string& role, const std::string& name, int router_port);
   // Ends a worker as a crash would: its streams break, its registration too.
   void Kill(const std::string& name);
+  // Ends a worker as a signal would.
+  void Stop(const std::string& name);
+  bool draining(const std::string& name) const { return workers_.at(name).routers->draining(); }
 
   void SetScript(Script script);
 
@@ -74,7 +77,7 @@ class FakeWorkers {
   struct Worker {
     std::unique_ptr<grpc::Service> service;
     std::unique_ptr<RpcServer> server;
-    std::unique_ptr<WorkerRegistration> registration;
+    std::unique_ptr<RouterLinks> routers;
   };
 
   const internal::v1::ModelIdentity identity_;

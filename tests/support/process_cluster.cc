@@ -24,16 +24,15 @@
 namespace sluice {
 namespace {
 
-int LoopbackSocket(int port, bool listen_there) {
+// -1: nothing listens there.
+int Dial(int port) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   SLUICE_CHECK(fd >= 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<uint16_t>(port));
-  int failed = listen_there ? bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address))
-                            : connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
-  if (failed != 0) {
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     close(fd);
     return -1;
   }
@@ -52,15 +51,6 @@ std::shared_ptr<grpc::Channel> ChannelTo(int port) {
 
 }  // namespace
 
-int FreePort() {
-  int fd = LoopbackSocket(0, true);
-  sockaddr_in address{};
-  socklen_t size = sizeof(address);
-  SLUICE_CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
 std::string ServerPath(const std::string& role) { return absl::StrCat(SLUICE_BIN_DIR, "/sluice-", role); }
 
 absl::StatusOr<double> MetricValue(const std::string& text, const std::string& name,
@@ -77,7 +67,7 @@ absl::StatusOr<double> MetricValue(const std::string& text, const std::string& n
 }
 
 absl::StatusOr<std::string> ScrapeMetrics(int port) {
-  int fd = LoopbackSocket(port, false);
+  int fd = Dial(port);
   if (fd < 0) return absl::UnavailableError(absl::StrCat("nothing listens on ", port));
   const std::string request = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
   std::string text;
@@ -94,7 +84,7 @@ ProcessCluster::ProcessCluster(const Options& options) {
       (std::filesystem::temp_directory_path() / absl::StrCat("sluice-test-", RandomId128())).string();
   std::filesystem::create_directories(directory_);
   const std::string model = absl::StrCat(SLUICE_SOURCE_DIR, "/", options.model);
-  const int port = FreePort(), internal = FreePort(), admin = FreePort();
+  const std::string stop = absl::StrCat(options.stop_seconds);
   auto add = [&](const std::string& name, std::vector<std::string> command,
                  const std::vector<std::string>& flags) {
     Process process;
@@ -105,10 +95,25 @@ ProcessCluster::ProcessCluster(const Options& options) {
     processes_[name] = std::move(process);
     Start(name);
   };
-  add("router",
-      {ServerPath("router"), "--listen", At(port), "--internal-listen", At(internal), "--admin-listen",
-       At(admin), "--sessions-db", sessions_db(), "--stop-timeout", "1"},
-      options.router_flags);
+  std::string internals;
+  for (int i = 0; i < options.routers; ++i) {
+    Router router;
+    router.process = i == 0 ? "router" : absl::StrCat("router", i);
+    const int port = FreePort(), internal = FreePort(), admin = FreePort();
+    router.address = At(port);
+    router.channel = ChannelTo(port);
+    router.inference = v1::Inference::NewStub(router.channel);
+    router.sessions = v1::Sessions::NewStub(router.channel);
+    router.models = v1::Models::NewStub(router.channel);
+    router.admin = v1::Admin::NewStub(ChannelTo(admin));
+    absl::StrAppend(&internals, i == 0 ? "" : ",", At(internal));
+    add(router.process,
+        {ServerPath("router"), "--listen", At(port), "--internal-listen", At(internal), "--admin-listen",
+         At(admin), "--sessions-db", options.sessions.empty() ? sessions_db() : options.sessions,
+         "--stop-timeout", stop},
+        options.router_flags);
+    routers_.push_back(std::move(router));
+  }
   for (const char* role : {"prefill", "decode"}) {
     const int n = role[0] == 'p' ? options.prefill : options.decode;
     for (int i = 0; i < n; ++i) {
@@ -117,17 +122,10 @@ ProcessCluster::ProcessCluster(const Options& options) {
       const std::vector<std::string>& own = role[0] == 'p' ? options.prefill_flags : options.decode_flags;
       flags.insert(flags.end(), own.begin(), own.end());
       add(name,
-          {ServerPath(role), "--router", At(internal), "--name", name, "--threads", "1", "--stop-timeout",
-           "1"},
+          {ServerPath(role), "--router", internals, "--name", name, "--threads", "1", "--stop-timeout", stop},
           flags);
     }
   }
-  router_address_ = At(port);
-  channel_ = ChannelTo(port);
-  inference_ = v1::Inference::NewStub(channel_);
-  sessions_ = v1::Sessions::NewStub(channel_);
-  models_ = v1::Models::NewStub(channel_);
-  admin_ = v1::Admin::NewStub(ChannelTo(admin));
 }
 
 ProcessCluster::~ProcessCluster() {
@@ -184,17 +182,20 @@ void ProcessCluster::Signal(const std::string& name, int signal) {
 bool ProcessCluster::WaitReady(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   while (absl::Now() < end) {
-    int live = 0, ready = 0;
-    for (auto& [name, process] : processes_) live += name != "router" && Alive(name);
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
-    // Between calls that fail at once nobody would drive the connection for gRPC's 5 s.
-    context.set_wait_for_ready(true);
-    v1::ListWorkersResponse workers;
-    if (admin_->ListWorkers(&context, {}, &workers).ok()) {
+    int live = 0, ready = 0, routers = 0;
+    for (auto& [name, process] : processes_) live += !absl::StartsWith(name, "router") && Alive(name);
+    for (Router& router : routers_) {
+      if (!Alive(router.process)) continue;
+      ++routers;
+      grpc::ClientContext context;
+      context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+      // Between calls that fail at once nobody would drive the connection for gRPC's 5 s.
+      context.set_wait_for_ready(true);
+      v1::ListWorkersResponse workers;
+      if (!router.admin->ListWorkers(&context, {}, &workers).ok()) continue;
       for (const v1::Worker& worker : workers.workers()) ready += worker.state() == "ready";
-      if (ready == live) return true;
     }
+    if (routers > 0 && ready == live * routers) return true;
     absl::SleepFor(absl::Milliseconds(50));
   }
   return false;

@@ -1,5 +1,5 @@
-// Role: a router and any number of workers as real processes on this machine, for end-to-end tests: started,
-// killed, started again, and asked for their metrics. Threads: the test's.
+// Role: routers and workers, any number of each, as real processes on this machine, for end-to-end tests:
+// started, killed, started again, and asked for their metrics. Threads: the test's.
 #pragma once
 
 #include <sys/types.h>
@@ -15,12 +15,10 @@
 #include "sluice/v1/inference.grpc.pb.h"
 #include "sluice/v1/models.grpc.pb.h"
 #include "sluice/v1/sessions.grpc.pb.h"
+#include "tests/support/free_port.h"
 #include "tests/support/patience.h"
 
 namespace sluice {
-
-// Takes a port that is free now on the loopback interface.
-int FreePort();
 
 // The program of a server: "router", "prefill", "decode".
 std::string ServerPath(const std::string& role);
@@ -34,20 +32,24 @@ absl::StatusOr<std::string> ScrapeMetrics(int port);
 class ProcessCluster {
  public:
   struct Options {
+    int routers = 1;  // over one store: more than one needs `sessions`
     int prefill = 1;
     int decode = 1;
     std::string model = "models/needle-14m";  // inside the source tree
     std::vector<std::string> router_flags, worker_flags;
     std::vector<std::string> prefill_flags, decode_flags;  // behind worker_flags
+    std::string sessions;  // --sessions-db; empty: a file of the cluster's own
+    int stop_seconds = 1;  // --stop-timeout of every process
   };
   explicit ProcessCluster(const Options& options);
   ~ProcessCluster();  // SIGTERM, then SIGKILL
 
-  // Waits until the router serves and lists every live worker as ready. False at the timeout.
+  // Waits until every live router serves and lists every live worker as ready. False at the timeout.
   bool WaitReady(absl::Duration timeout = kPatience * absl::Seconds(30));
 
-  void Kill(const std::string& process,
-            int signal);  // "router", "prefill0", "decode1"; and waits for its end
+  void Kill(
+      const std::string& process,
+      int signal);  // "router", "router1" (the second one), "prefill0", "decode1"; and waits for its end
   // SIGSTOP, SIGCONT. A process that stands still answers no Metric either.
   void Signal(const std::string& process, int signal);
   void Start(const std::string& process);  // again, after it died
@@ -58,12 +60,12 @@ class ProcessCluster {
   // Free KV pages of a decode worker are back at what they were when it was idle.
   bool WaitPagesFree(const std::string& decode, absl::Duration timeout = kPatience * absl::Seconds(15));
 
-  v1::Inference::Stub& inference() { return *inference_; }
-  v1::Sessions::Stub& sessions() { return *sessions_; }
-  v1::Models::Stub& models() { return *models_; }
-  v1::Admin::Stub& admin() { return *admin_; }
-  std::shared_ptr<grpc::Channel> channel() { return channel_; }
-  const std::string& router_address() const { return router_address_; }
+  v1::Inference::Stub& inference(int router = 0) { return *routers_[router].inference; }
+  v1::Sessions::Stub& sessions(int router = 0) { return *routers_[router].sessions; }
+  v1::Models::Stub& models() { return *routers_[0].models; }
+  v1::Admin::Stub& admin(int router = 0) { return *routers_[router].admin; }
+  std::shared_ptr<grpc::Channel> channel() { return routers_[0].channel; }
+  const std::string& router_address() const { return routers_[0].address; }
   std::string Logs() const;
   std::string sessions_db() const { return directory_ + "/sessions.db"; }
 
@@ -73,13 +75,17 @@ class ProcessCluster {
     pid_t pid = -1;
     int metrics_port = 0;
   };
-  std::string directory_, router_address_;
+  struct Router {
+    std::string process, address;
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<v1::Inference::Stub> inference;
+    std::unique_ptr<v1::Sessions::Stub> sessions;
+    std::unique_ptr<v1::Models::Stub> models;
+    std::unique_ptr<v1::Admin::Stub> admin;
+  };
+  std::string directory_;
   std::map<std::string, Process> processes_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Inference::Stub> inference_;
-  std::unique_ptr<v1::Sessions::Stub> sessions_;
-  std::unique_ptr<v1::Models::Stub> models_;
-  std::unique_ptr<v1::Admin::Stub> admin_;
+  std::vector<Router> routers_;
 };
 
 }  // namespace sluice

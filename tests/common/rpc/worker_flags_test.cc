@@ -62,6 +62,16 @@ TEST(WorkerFlagsTest, RefusesByFlag) {
   }
 }
 
+TEST(WorkerFlagsTest, TakesSeveralRouters) {
+  WorkerOptions options;
+  EXPECT_EQ(options.routers, std::vector<std::string>{"127.0.0.1:7101"});
+  EXPECT_EQ(Parse({"--router", "10.0.0.1:7101,10.0.0.2:7101"}, &options), "");
+  EXPECT_EQ(options.routers, (std::vector<std::string>{"10.0.0.1:7101", "10.0.0.2:7101"}));
+  EXPECT_EQ(Parse({"--config", ConfigFile("router = [\"a:1\", \"b:2\"]\n")}, &options), "");
+  EXPECT_EQ(options.routers, (std::vector<std::string>{"a:1", "b:2"}));
+  EXPECT_NE(Parse({"--router", "10.0.0.1:7101,nowhere"}, &options).find("--router"), std::string::npos);
+}
+
 TEST(WorkerFlagsTest, TheModelIsNamedByItsDirectoryUnlessAFlagNamesIt) {
   WorkerOptions options;
   options.model = SLUICE_SOURCE_DIR "/models/needle-14m";
