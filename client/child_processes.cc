@@ -97,20 +97,26 @@ std::optional<ChildExit> ChildProcesses::PollExit() {
   return std::nullopt;
 }
 
-std::vector<std::string> ChildProcesses::Stop(absl::Duration grace) {
+std::vector<ChildExit> ChildProcesses::Stop(absl::Duration grace) {
   for (const Child& child : children_) kill(child.pid, SIGTERM);
+  std::vector<ChildExit> badly;
   const absl::Time end = absl::Now() + grace;
   while (!children_.empty() && absl::Now() < end) {
-    if (!PollExit().has_value()) absl::SleepFor(absl::Milliseconds(20));
+    std::optional<ChildExit> exit = PollExit();
+    if (!exit.has_value()) {
+      absl::SleepFor(absl::Milliseconds(20));
+    } else if (WIFSIGNALED(exit->wait_status) && WTERMSIG(exit->wait_status) != SIGTERM) {
+      badly.push_back(*std::move(exit));
+    }
   }
-  std::vector<std::string> killed;
   for (const Child& child : children_) {
+    int wait_status = 0;
     kill(child.pid, SIGKILL);
-    waitpid(child.pid, nullptr, 0);
-    killed.push_back(child.name);
+    waitpid(child.pid, &wait_status, 0);
+    badly.push_back({child.name, child.log, wait_status});
   }
   children_.clear();
-  return killed;
+  return badly;
 }
 
 std::vector<pid_t> ChildProcesses::pids() const {

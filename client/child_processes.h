@@ -42,8 +42,9 @@ class ChildProcesses {
   absl::Status Start(const ChildSpec& spec);
   // A child that has ended since the last call; it is no longer one of ours.
   std::optional<ChildExit> PollExit();
-  // SIGTERM to all, SIGKILL to those that still run after `grace`. Returns the names of the latter.
-  std::vector<std::string> Stop(absl::Duration grace);
+  // SIGTERM to all, SIGKILL to those that still run after `grace`. Returns those that another signal than
+  // SIGTERM ended: the killed and the crashed.
+  std::vector<ChildExit> Stop(absl::Duration grace);
 
   std::vector<pid_t> pids() const;
 

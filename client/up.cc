@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -113,11 +114,18 @@ class Stack {
     }
   }
 
-  void Stop() {
-    for (const std::string& name : children_.Stop(kGrace)) {
-      *console_.err << name << " did not stop in " << absl::FormatDuration(kGrace) << " and was killed"
-                    << std::endl;
+  // Aborted if a child crashed.
+  absl::Status Stop() {
+    absl::Status stopped;
+    for (const ChildExit& exit : children_.Stop(kGrace)) {
+      if (WTERMSIG(exit.wait_status) == SIGKILL) {
+        *console_.err << exit.name << " did not stop in " << absl::FormatDuration(kGrace) << " and was killed"
+                      << std::endl;
+      } else {
+        stopped.Update(Died(exit));
+      }
     }
+    return stopped;
   }
 
  private:
@@ -175,7 +183,7 @@ absl::StatusOr<int> RunUp(UpOptions options, const Console& console) {
   Stack stack(options, console);
   std::error_code error;
   absl::StatusOr<int> code = Serve(options, console, &interrupts, &stack);
-  stack.Stop();
+  if (absl::Status stopped = stack.Stop(); code.ok() && !stopped.ok()) code = stopped;
   // What went wrong is in the logs; what went well is nobody's.
   if (own_logs && code.ok()) std::filesystem::remove_all(options.log_dir, error);
   return code;

@@ -19,6 +19,7 @@ constexpr absl::Duration kBusyWait = absl::Microseconds(50);
 constexpr absl::Duration kDeviceBusyWait = absl::ZeroDuration();
 constexpr absl::Duration kLiveWait = absl::Microseconds(500);  // a put needs both ends' progress
 constexpr absl::Duration kIdleWait = absl::Milliseconds(10);
+constexpr absl::Duration kStreamEndTime = absl::Seconds(5);  // cancelled streams end within milliseconds
 
 class DialReactor;
 
@@ -46,7 +47,7 @@ class DialReactor final
     channel_ = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
     stub_ = pb::KvHandoff::NewStub(channel_);
   }
-  // self: gRPC's reference, dropped when the stream is done.
+  // self: gRPC's reference, handed to the loop when the stream is done.
   void Start(std::shared_ptr<DialReactor> self) {
     self_ = std::move(self);
     stub_->async()->Connect(&context_, this);
@@ -61,10 +62,7 @@ class DialReactor final
       RemoveHold();
     }
   }
-  void OnDone(const grpc::Status& status) override {
-    ReportGone(FromGrpcStatus(status));
-    std::shared_ptr<DialReactor> last = std::move(self_);
-  }
+  void OnDone(const grpc::Status& status) override { ReportGone(FromGrpcStatus(status), std::move(self_)); }
 
  private:
   void OnBroken() override { Cancel(); }
@@ -217,8 +215,8 @@ void SendLoop::Cancel(const HandoffKey& key) {
 
 void SendLoop::Stop() {
   stopping_ = true;
-  inbox_->Close();
   thread_.Join();
+  inbox_->Close();
 }
 
 void SendLoop::StartAttempt(Job* entry) {
@@ -254,6 +252,7 @@ PeerId SendLoop::Dial(const std::string& address) {
   const PeerId peer(next_peer_++);
   auto stream = std::make_shared<DialledStream>(
       address, peer, [inbox = inbox_](StreamEvent event) { inbox->TryPush(Event(std::move(event))); });
+  ++open_streams_;
   peers_[peer] = {address, std::move(stream)};
   peer_of_[address] = peer;
   sender_->OnConnected(peer, clock_->Now());
@@ -266,6 +265,7 @@ void SendLoop::OnStream(StreamEvent event) {
     sender_->OnMessage(event.peer, *event.message, now);
     return;
   }
+  --open_streams_;
   spdlog::info("handoff stream gone peer={} status=\"{}\"", event.peer.value(), event.status.ToString());
   if (auto found = peers_.find(event.peer); found != peers_.end()) slow_.erase(found->second.address);
   lost_.push_back(event.peer);
@@ -382,6 +382,17 @@ void SendLoop::Run() {
   sender_.reset();
   jobs_.clear();
   peers_.clear();
+  AwaitStreamEnds(clock_->Now() + kStreamEndTime);
+}
+
+void SendLoop::AwaitStreamEnds(absl::Time deadline) {
+  while (open_streams_ > 0 && clock_->Now() < deadline) {
+    for (const Event& event : inbox_->PopAll(kIdleWait)) {
+      const auto* stream = std::get_if<StreamEvent>(&event);
+      if (stream != nullptr && !stream->message.has_value()) --open_streams_;
+    }
+  }
+  if (open_streams_ > 0) spdlog::warn("{} control streams have not ended", open_streams_);
 }
 
 // The sender machine borrows a job's layers until its result: it is told to let go first.

@@ -78,6 +78,8 @@ class SendLoop final : public SenderHost {
   void StartAttempt(Job* job);
   void ProbeSlowAgain(absl::Time now);
   void OnStream(StreamEvent event);
+  // Drops what waits in the inbox until every dialled stream has ended.
+  void AwaitStreamEnds(absl::Time deadline);
   void Drop(const std::string& handoff_id);
   PeerId Dial(const std::string& address);
   void PublishMetrics();
@@ -106,6 +108,7 @@ class SendLoop final : public SenderHost {
   std::map<std::string, absl::Time, std::less<>> slow_;   // by address: when to probe again
   std::map<std::string, absl::Time, std::less<>> known_;  // by address: when Know dialled last
   int next_peer_ = 1;
+  int open_streams_ = 0;                          // dialled and not gone
   std::map<std::string, Job, std::less<>> jobs_;  // by handoff id
   std::vector<std::pair<HandoffKey, HandoffResult>>
       results_;  // the machine's, handled after its call returned

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -24,6 +25,9 @@ struct StreamEvent {
   PeerId peer;
   std::optional<HandoffMessage> message;
   absl::Status status;
+  // What is left of a dialled stream, channel included, for the loop to drop: a callback thread of gRPC that
+  // drops the last channel of a process waits for itself.
+  std::shared_ptr<void> remains;
 };
 
 // The loop's handle. A handle whose stream is gone swallows what it is given.
@@ -60,7 +64,7 @@ class HandoffReactor : public Reactor {
     }
     SeenOrder::After();
     absl::StatusOr<HandoffMessage> message = HandoffFromProto(in_);
-    if (message.ok()) inbox_(StreamEvent{peer_, *std::move(message), absl::OkStatus()});
+    if (message.ok()) inbox_(StreamEvent{peer_, *std::move(message), absl::OkStatus(), nullptr});
     this->StartRead(&in_);
   }
 
@@ -88,7 +92,9 @@ class HandoffReactor : public Reactor {
     MutexLock lock(&mu_);
     closed_ = true;
   }
-  void ReportGone(const absl::Status& status) { inbox_(StreamEvent{peer_, std::nullopt, status}); }
+  void ReportGone(const absl::Status& status, std::shared_ptr<void> remains = nullptr) {
+    inbox_(StreamEvent{peer_, std::nullopt, status, std::move(remains)});
+  }
 
  private:
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

@@ -17,6 +17,7 @@ namespace sluice {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -63,8 +64,19 @@ TEST_F(ChildProcessesTest, StopTerminatesAndKillsTheDeaf) {
           .Start(Shell("deaf", "trap '' TERM; touch " + dir.path() + "/deaf; while :; do sleep 0.1; done"))
           .ok());
   ASSERT_TRUE(WaitForFile("deaf"));
-  EXPECT_THAT(children.Stop(absl::Milliseconds(500)), ElementsAre("deaf"));
+  EXPECT_THAT(children.Stop(absl::Milliseconds(500)), ElementsAre(Field(&ChildExit::name, "deaf")));
   EXPECT_THAT(children.pids(), IsEmpty());
+}
+
+TEST_F(ChildProcessesTest, StopTellsOfACrash) {
+  ASSERT_TRUE(children
+                  .Start(Shell("crasher", "trap 'kill -ABRT $$' TERM; touch " + dir.path() +
+                                              "/armed; while :; do sleep 0.1; done"))
+                  .ok());
+  ASSERT_TRUE(WaitForFile("armed"));
+  const std::vector<ChildExit> badly = children.Stop(absl::Seconds(10));
+  ASSERT_EQ(badly.size(), 1);
+  EXPECT_EQ(DescribeExit(badly[0].wait_status), "was killed by signal 6");
 }
 
 TEST_F(ChildProcessesTest, AProgramThatCannotRunIsNotFound) {

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -138,6 +139,9 @@ ProcessCluster::~ProcessCluster() {
       if (absl::Now() > deadline) kill(process.pid, SIGKILL);
       absl::SleepFor(absl::Milliseconds(10));
     }
+    const int by = WIFSIGNALED(process.wait_status) ? WTERMSIG(process.wait_status) : 0;
+    EXPECT_TRUE(by == 0 || by == SIGTERM || by == SIGKILL)
+        << name << " crashed when it was stopped: signal " << by;
   }
   std::filesystem::remove_all(directory_);
 }
@@ -162,7 +166,7 @@ void ProcessCluster::Start(const std::string& name) {
 
 bool ProcessCluster::Alive(const std::string& name) {
   Process& process = processes_.at(name);
-  if (process.pid > 0 && waitpid(process.pid, nullptr, WNOHANG) == process.pid) process.pid = -1;
+  if (process.pid > 0 && waitpid(process.pid, &process.wait_status, WNOHANG) == process.pid) process.pid = -1;
   return process.pid > 0;
 }
 

@@ -73,6 +73,7 @@ class ProcessCluster {
   struct Process {
     std::vector<std::string> command;
     pid_t pid = -1;
+    int wait_status = 0;  // of its end, where Alive saw it
     int metrics_port = 0;
   };
   struct Router {
