@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/compression/selection/selector.h"
 #include "common/rpc/gates_codec.h"
-#include "kernels/urgent.h"
 
 namespace sluice {
 namespace {
@@ -25,7 +24,7 @@ TensorView Rows(const char* data, const KvShape& shape, int rows) {
 
 std::vector<std::unique_ptr<Ops>> NewQueues(const BackendGroup& group) {
   std::vector<std::unique_ptr<Ops>> queues;
-  for (int rank = 0; rank < group.size(); ++rank) queues.push_back(NewUrgentOps(group.rank(rank)));
+  for (int rank = 0; rank < group.size(); ++rank) queues.push_back(group.rank(rank)->NewOps());
   return queues;
 }
 

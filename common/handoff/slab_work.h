@@ -13,7 +13,6 @@
 #include "common/kvcache/kept_layer.h"
 #include "common/kvcache/kv_shape.h"
 #include "kernels/backend.h"
-#include "kernels/urgent.h"
 
 namespace sluice {
 
@@ -27,7 +26,7 @@ class SlabWork {
  public:
   // backend: outlives this, and can read and write the slots.
   SlabWork(Backend* backend, const KvShape& shape)
-      : backend_(backend), shape_(shape), ops_(NewUrgentOps(backend)) {}
+      : backend_(backend), shape_(shape), ops_(backend->NewOps()) {}
 
   // Copies one slab of `source` into a slot and returns its checksum.
   absl::StatusOr<uint64_t> Fill(const KeptLayer& source, const SlabHeader& header, char* slot);

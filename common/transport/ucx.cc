@@ -14,7 +14,6 @@
 #include "common/transport/process_mark.h"
 #include "common/transport/ranges.h"
 #include "common/transport/ucx_calls.h"
-#include "kernels/urgent.h"
 
 namespace sluice {
 namespace {
@@ -139,7 +138,7 @@ struct UcxTransport::Impl {
       SLUICE_ASSIGN_OR_RETURN(const Ring made, Allocate(std::move(staging)));
       ring->staging = made.region;
     }
-    if (ops == nullptr) ops = NewUrgentOps(options.backend);
+    if (ops == nullptr) ops = options.backend->NewOps();
     const LocalRing& staging = rings.at(ring->staging);
     // In words: both blocks are longer than what they hold.
     const int64_t begin = slice.offset / 4, end = (slice.offset + static_cast<int64_t>(slice.bytes) + 3) / 4;

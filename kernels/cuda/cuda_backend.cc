@@ -20,7 +20,6 @@
 #include "kernels/cuda/nccl_link.h"
 #include "kernels/cuda/round.h"
 #include "kernels/cuda/row_matrix.h"
-#include "kernels/urgent.h"
 
 namespace sluice {
 namespace {
@@ -198,7 +197,7 @@ class LoadLane {
   Half halves_[2];
 };
 
-class CudaBackend final : public Backend, public UrgentQueues {
+class CudaBackend final : public Backend {
  public:
   CudaBackend(CudaDevice device, std::string name, std::shared_ptr<DeviceHeap> heap)
       : device_(std::move(device)), name_(std::move(name)), heap_(std::move(heap)) {}
@@ -257,21 +256,6 @@ class CudaBackend final : public Backend, public UrgentQueues {
   }
 
   std::unique_ptr<Ops> NewOps() override { return std::make_unique<CudaOps>(device_); }
-  // From a pool of its own, which ends with it.
-  std::unique_ptr<Ops> NewUrgentOps() override {
-    CudaDevice device = device_;
-    device.queues = std::make_shared<CudaQueuePool>();
-    auto queue = std::make_unique<CudaQueue>(device.cublas);
-    int least = 0, greatest = 0;
-    Enter();
-    const bool made =
-        cudaDeviceGetStreamPriorityRange(&least, &greatest) == cudaSuccess &&
-        cudaStreamCreateWithPriority(&queue->stream, cudaStreamNonBlocking, greatest) == cudaSuccess &&
-        cudaEventCreateWithFlags(&queue->mark, cudaEventDisableTiming) == cudaSuccess;
-    if (made)
-      device.queues->Give(std::move(queue));  // else the ops make one that is not urgent, or say why not
-    return std::make_unique<CudaOps>(device);
-  }
   DType product_input() const override { return DType::kBF16; }
   int64_t rows_at_once() const override { return 4096; }
   absl::Duration waiting() const override { return device_.waits->Longest(); }

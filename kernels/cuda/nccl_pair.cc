@@ -35,8 +35,7 @@ class Pair final : public NcclPair {
   absl::Status Join(const ncclUniqueId& id) {
     int least = 0, greatest = 0;
     SLUICE_CUDA_RETURN_IF_ERROR(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    // A request waits for its last slab; kMaxCtas bounds what that takes from the others.
-    SLUICE_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));
+    SLUICE_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, least));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = kMaxCtas;

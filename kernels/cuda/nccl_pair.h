@@ -1,8 +1,7 @@
-// Role: one end of an NCCL communicator of two ranks on its own stream, of the highest priority. Nothing here
-// waits: the communicator comes up, sends and receives in the background, and Progress looks. Why here:
-// kernels/ is the only code that knows devices. A build without CUDA or without NCCL's header has
-// nccl_pair_absent.cc in its place; the library is opened at run time. Threads: one; an abort runs on a
-// thread of its own.
+// Role: one end of an NCCL communicator of two ranks on its own low-priority stream. Nothing here waits: the
+// communicator comes up, sends and receives in the background, and Progress looks. Why here: kernels/ is the
+// only code that knows devices. A build without CUDA or without NCCL's header has nccl_pair_absent.cc in its
+// place; the library is opened at run time. Threads: one; an abort runs on a thread of its own.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,5 @@
 // Parity of the checksum of slabs, and what it finds.
-#include <memory>
-
 #include "absl/strings/str_cat.h"
-#include "kernels/urgent.h"
 #include "tests/kernels/parity.h"
 
 namespace sluice {
@@ -43,20 +40,6 @@ TEST_P(ChecksumParity, EveryLengthAndAlignment) {
   EXPECT_EQ(Sum(large.device), reference::Checksum(large.host));
   Tensor floats = Random(DType::kF32, {100});
   EXPECT_EQ(Sum(floats.device), reference::Checksum(floats.host));
-}
-
-// Twice: the second queue comes when the first one is gone.
-TEST_P(ChecksumParity, UrgentQueuesDoTheSame) {
-  Tensor words = Words(100000), out = Poisoned(DType::kI32, {4});
-  for (int i = 0; i < 2; ++i) {
-    const std::unique_ptr<Ops> urgent = NewUrgentOps(&backend());
-    const TensorView sum = out.Slice(0, 2 * i, 2 * i + 2).device;
-    uint64_t read = 0;
-    urgent->Checksum(words.device, sum);
-    urgent->CopyOut(sum, &read);
-    ASSERT_TRUE(urgent->Sync().ok());
-    EXPECT_EQ(read, reference::Checksum(words.host));
-  }
 }
 
 TEST_P(ChecksumParity, FindsEveryFlippedBitAndEverySwap) {
