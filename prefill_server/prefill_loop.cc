@@ -114,7 +114,7 @@ class PrefillLoop::Sequence final : public RankedSink {
   void PublishHistory(absl::Time now) {
     const PrefillRequest& request = job_->request;
     if (keeps_rows_) {
-      loop_->history_.Publish(std::move(extension_), now);
+      loop_->history_.Publish(std::move(extension_), request.turn_id, now);
     } else if (remembers()) {
       loop_->history_.PutKept(request.owner, request.turn_id, job_->kept, now);
     }
@@ -208,6 +208,7 @@ void PrefillLoop::Run() {
       job->Progress(false, 0, model_->shape().n_layers, 0);
       queue_.push_back(std::move(job));
     }
+    for (auto& errand : errands_.PopAll(absl::ZeroDuration())) errand(history_);
     DropCancelled();
     std::vector<QueuedPrompt> prompts;
     const Decision decision = Decide(Look(&prompts), options_.scheduler);

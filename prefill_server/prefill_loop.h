@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -39,6 +40,8 @@ class PrefillLoop {
   // ResourceExhausted: the queue is full, or the prompt can never fit (the text has the arithmetic).
   // FailedPrecondition: it asks to be measured, and nothing is here.
   absl::Status Submit(std::shared_ptr<PrefillJob> job);
+  // Has the loop do something with the history between two layers. False: it has too much of that to do.
+  bool WithHistory(std::function<void(PrefixTree&)> task) { return errands_.TryPush(std::move(task)); }
   void Stop();
 
   int queued() const { return queued_; }
@@ -68,6 +71,7 @@ class PrefillLoop {
   const std::unique_ptr<Shadow> shadow_;
   PrefixTree history_;
   BoundedQueue<std::shared_ptr<PrefillJob>> inbox_;
+  BoundedQueue<std::function<void(PrefixTree&)>> errands_{1024};
   std::deque<std::shared_ptr<PrefillJob>> queue_;
   std::unique_ptr<Pass> long_pass_, short_pass_;
   bool long_pass_owed_ = false;

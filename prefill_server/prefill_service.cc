@@ -1,12 +1,15 @@
 #include "prefill_server/prefill_service.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/event_stream.h"
 #include "common/rpc/gates_codec.h"
 #include "common/rpc/sampling_codec.h"
+#include "common/rpc/status_codec.h"
 
 namespace sluice {
 namespace {
@@ -159,6 +162,33 @@ grpc::ServerWriteReactor<pb::PrefillEvent>* PrefillService::Prefill(grpc::Callba
   *running = job;
   absl::Status submitted = prefill_loop_->Submit(job);
   if (!submitted.ok()) events->Finish(submitted);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* PrefillService::Forget(grpc::CallbackServerContext* context,
+                                                 const pb::ForgetRequest* request,
+                                                 pb::ForgetResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool taken = prefill_loop_->WithHistory([=](PrefixTree& history) {
+    size_t freed = 0;
+    if (request->everything()) {
+      freed = history.ForgetAll();
+    } else {
+      const std::vector<std::string> turn_ids(request->turn_ids().begin(), request->turn_ids().end());
+      std::vector<PrefixTree::Forgotten> prompts;
+      for (const pb::ForgottenPrompt& prompt : request->prompts()) {
+        prompts.push_back(
+            {{prompt.ids().data(), static_cast<size_t>(prompt.ids_size())}, prompt.keep_tokens()});
+      }
+      freed = history.Forget(request->owner(), turn_ids, prompts);
+    }
+    response->set_freed_bytes(static_cast<int64_t>(freed));
+    reactor->Finish(grpc::Status::OK);
+  });
+  if (!taken) {
+    reactor->Finish(
+        ToGrpcStatus(absl::ResourceExhaustedError("too much to forget at once; try again later")));
+  }
   return reactor;
 }
 

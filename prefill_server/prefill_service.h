@@ -16,6 +16,9 @@ class PrefillService final : public internal::v1::PrefillWorker::CallbackService
 
   grpc::ServerWriteReactor<internal::v1::PrefillEvent>* Prefill(
       grpc::CallbackServerContext* context, const internal::v1::PrefillRequest* request) override;
+  grpc::ServerUnaryReactor* Forget(grpc::CallbackServerContext* context,
+                                   const internal::v1::ForgetRequest* request,
+                                   internal::v1::ForgetResponse* response) override;
 
  private:
   absl::StatusOr<PrefillRequest> Check(const internal::v1::PrefillRequest& request) const;

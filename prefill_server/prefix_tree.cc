@@ -1,6 +1,7 @@
 #include "prefill_server/prefix_tree.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "common/base/status.h"
@@ -24,6 +25,7 @@ struct PrefixTree::Node {
   std::map<std::string, std::unique_ptr<Node>, std::less<>> named;
   std::vector<int32_t> tokens;
   std::string name;
+  std::set<std::string, std::less<>> turns;  // a block: turns whose prompts' whole blocks end here
   Block kv;
   std::shared_ptr<const KeptSet> kept;  // kept set
   int end_position = 0;                 // tokens from the root to here, included
@@ -170,7 +172,7 @@ void PrefixTree::Extension::Write(int rank, LayerId layer, TensorView k, TensorV
   ops.CopyEach(values);
 }
 
-void PrefixTree::Publish(Extension extension, absl::Time now) {
+void PrefixTree::Publish(Extension extension, absl::string_view turn_id, absl::Time now) {
   // Walk to where the extension begins. If eviction or truncation took the path meanwhile, its blocks are
   // orphans.
   Node* node = OwnerRoot(extension.owner_);
@@ -200,6 +202,7 @@ void PrefixTree::Publish(Extension extension, absl::Time now) {
     at += kBlockTokens;
   }
   extension.blocks_.clear();
+  if (node != nullptr && node->end_position > 0 && !turn_id.empty()) node->turns.emplace(turn_id);
 }
 
 int PrefixTree::KeptSet::rows(LayerId layer) const {
@@ -277,14 +280,54 @@ bool PrefixTree::MakeRoom(size_t bytes, absl::Time now) {
       }
     }
     if (worst == nullptr) return false;
-    Evict(worst);
+    ++evictions_;
+    Erase(worst);
   }
   return true;
 }
 
-void PrefixTree::Evict(Node* node) {
+size_t PrefixTree::Forget(absl::string_view owner, absl::Span<const std::string> turn_ids,
+                          absl::Span<const Forgotten> prompts) {
+  const size_t before = bytes_;
+  Node* const root = OwnerRoot(owner);
+  for (const std::string& turn_id : turn_ids) {
+    auto kept = root->named.find(turn_id);
+    if (kept != root->named.end()) Erase(kept->second.get());
+  }
+  for (const Forgotten& forgotten : prompts) {
+    Node* node = root;
+    const absl::Span<const int32_t> ids = forgotten.prompt;
+    for (size_t at = 0; at + kBlockTokens <= ids.size(); at += kBlockTokens) {
+      auto child = node->blocks.find(std::vector<int32_t>(ids.begin() + at, ids.begin() + at + kBlockTokens));
+      if (child == node->blocks.end()) break;
+      node = child->second.get();
+      for (const std::string& turn_id : turn_ids) node->turns.erase(turn_id);
+    }
+    while (node != root && node->end_position > forgotten.keep_tokens && node->turns.empty() &&
+           node->evictable()) {
+      Node* const parent = node->parent;
+      Erase(node);
+      node = parent;
+    }
+  }
+  return before - bytes_;
+}
+
+size_t PrefixTree::ForgetAll() {
+  const size_t before = bytes_;
+  std::vector<Node*> nodes = {root_.get()};  // parents before children
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (auto& [tokens, child] : nodes[i]->blocks) nodes.push_back(child.get());
+    for (auto& [name, child] : nodes[i]->named) nodes.push_back(child.get());
+  }
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    if ((*node)->evictable()) Erase(*node);
+  }
+  return before - bytes_;
+}
+
+void PrefixTree::Erase(Node* node) {
   bytes_ -= node->bytes();
-  ++evictions_;
   Node* parent = node->parent;
   if (node->kept != nullptr) {
     parent->named.erase(node->name);

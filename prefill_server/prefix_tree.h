@@ -3,8 +3,9 @@
 // was evicted (RocketKV without MT) is one private kept set, a leaf under the owner's root named by its turn.
 // Why blocks: 64 tokens are the unit of sharing and of eviction; a tail shorter than that is computed again.
 // Under the memory limit the least valuable leaf goes first: the cheaper to recompute for its bytes and the
-// longer idle, the sooner. Token ids live in the router: whatever is lost here can be rebuilt. Threads: one
-// loop (the prefill loop). Counters may be read by any thread.
+// longer idle, the sooner. A turn that the router forgets takes along what no other turn stands on: each node
+// knows the turns whose prompts end in it. Token ids live in the router: whatever is lost here can be
+// rebuilt. Threads: one loop (the prefill loop). Counters may be read by any thread.
 #pragma once
 
 #include <atomic>
@@ -78,7 +79,8 @@ class PrefixTree {
     PrefixTree* tree_ = nullptr;
   };
   Extension Begin(absl::string_view owner, absl::Span<const int32_t> ids, const Path& path, absl::Time now);
-  void Publish(Extension extension, absl::Time now);
+  // turn_id: whose prompt it is; empty: nobody's, it goes under pressure only.
+  void Publish(Extension extension, absl::string_view turn_id, absl::Time now);
 
   // history=evict: the kept set of a turn, immutable, shared by forks of the turn.
   struct KeptSet final : public RankedHistory {
@@ -95,6 +97,17 @@ class PrefixTree {
   // Null when unknown or evicted.
   std::shared_ptr<const KeptSet> FindKept(absl::string_view owner, absl::string_view turn_id, absl::Time now);
 
+  // Turns that are no more: their kept sets go, and of their prompts the blocks behind `keep_tokens` that no
+  // other turn stands on. What a pass has pinned stays. Returns the bytes freed.
+  struct Forgotten {
+    absl::Span<const int32_t> prompt;
+    int keep_tokens = 0;
+  };
+  size_t Forget(absl::string_view owner, absl::Span<const std::string> turn_ids,
+                absl::Span<const Forgotten> prompts);
+  // Everything that is not pinned.
+  size_t ForgetAll();
+
   size_t bytes() const { return bytes_; }
   size_t limit_bytes() const { return limit_bytes_; }
   int64_t evictions() const { return evictions_; }
@@ -107,7 +120,7 @@ class PrefixTree {
   absl::StatusOr<Block> NewBlock() const;
   TensorView BlockView(const Block& block, int rank, LayerId layer, int k_or_v) const;
   Node* OwnerRoot(absl::string_view owner);
-  void Evict(Node* node);
+  void Erase(Node* node);
 
   const std::vector<Backend*> ranks_;
   const KvShape shape_;

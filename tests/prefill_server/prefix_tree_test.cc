@@ -27,7 +27,7 @@ class PrefixTreeTest : public testing::Test {
 
   // A pass over everything behind `path`.
   void Extend(PrefixTree* tree, const std::vector<int32_t>& ids, const PrefixTree::Path& path,
-              const std::string& owner = "a") {
+              const std::string& owner = "a", const std::string& turn_id = "") {
     PrefixTree::Extension extension = tree->Begin(owner, ids, path, now_);
     const int first = path.tokens();
     const int n = static_cast<int>(ids.size()) - first;
@@ -44,10 +44,11 @@ class PrefixTreeTest : public testing::Test {
       };
       extension.Write(/*rank=*/0, LayerId(layer), view(k), view(v), *ops_);
     }
-    tree->Publish(std::move(extension), now_);
+    tree->Publish(std::move(extension), turn_id, now_);
   }
-  void Remember(PrefixTree* tree, const std::vector<int32_t>& ids, const std::string& owner = "a") {
-    Extend(tree, ids, tree->Match(owner, ids, static_cast<int>(ids.size()), now_), owner);
+  void Remember(PrefixTree* tree, const std::vector<int32_t>& ids, const std::string& owner = "a",
+                const std::string& turn_id = "") {
+    Extend(tree, ids, tree->Match(owner, ids, static_cast<int>(ids.size()), now_), owner, turn_id);
   }
   int Known(PrefixTree* tree, const std::vector<int32_t>& ids, const std::string& owner = "a") {
     return tree->Match(owner, ids, static_cast<int>(ids.size()), now_).tokens();
@@ -175,6 +176,64 @@ TEST_F(PrefixTreeTest, AKeptSetIsFoundByItsTurnAndLostUnderPressure) {
   EXPECT_EQ(kept->rows(LayerId(1)), 5);
   EXPECT_TRUE(tree.MakeRoom(block_bytes_ * 2, now_));
   EXPECT_EQ(tree.FindKept("a", "turn1", now_), nullptr);
+  EXPECT_EQ(tree.bytes(), 0u);
+}
+
+TEST_F(PrefixTreeTest, AForgottenTurnTakesItsBlocksDownToWhatStays) {
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
+  const std::vector<int32_t> first = Ids(2 * kBlock + 5), second = Ids(4 * kBlock + 5),
+                             third = Ids(6 * kBlock);
+  Remember(&tree, first, "a", "t1");
+  Remember(&tree, second, "a", "t2");
+  Remember(&tree, third, "a", "t3");
+  ASSERT_EQ(tree.bytes(), 6 * block_bytes_);
+  EXPECT_EQ(tree.Forget("b", {"t3"}, {{third, 0}}), 0u);  // another owner's tree
+  // The turn before it stands on four blocks, whatever is to stay.
+  EXPECT_EQ(tree.Forget("a", {"t3"}, {{third, 0}}), 2 * block_bytes_);
+  EXPECT_EQ(Known(&tree, third), 4 * kBlock);
+  // A block that has a token that is to stay and one that is not goes.
+  EXPECT_EQ(tree.Forget("a", {"t2"}, {{second, 3 * kBlock + 1}}), block_bytes_);
+  EXPECT_EQ(Known(&tree, third), 3 * kBlock);
+  EXPECT_EQ(tree.Forget("a", {"t1"}, {{first, 0}}), 0u);  // a block follows
+  EXPECT_EQ(tree.Forget("a", {}, {{second, 0}}), 3 * block_bytes_);
+  EXPECT_EQ(tree.bytes(), 0u);
+  EXPECT_EQ(tree.evictions(), 0);
+}
+
+TEST_F(PrefixTreeTest, ForgettingASessionLeavesWhatAnotherOneStandsOn) {
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
+  const std::vector<int32_t> document = Ids(3 * kBlock);
+  std::vector<int32_t> left = document, right = document, longer = document;
+  left.push_back(1);  // short questions: no whole block of their own
+  right.push_back(2);
+  longer.resize(4 * kBlock, 3);
+  Remember(&tree, left, "a", "t1");
+  Remember(&tree, right, "a", "t2");
+  Remember(&tree, longer, "a", "t3");
+  EXPECT_EQ(tree.Forget("a", {"t1"}, {{left, 0}}), 0u);
+  EXPECT_EQ(tree.Forget("a", {"t3"}, {{longer, 0}}), block_bytes_);
+  EXPECT_EQ(Known(&tree, right), 3 * kBlock);
+  EXPECT_EQ(tree.Forget("a", {"t2"}, {{right, 0}}), 3 * block_bytes_);
+}
+
+TEST_F(PrefixTreeTest, ForgettingTakesKeptSetsAndSparesWhatIsPinned) {
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
+  const std::vector<int32_t> ids = Ids(2 * kBlock);
+  Remember(&tree, ids, "a", "t1");
+  auto kept = std::make_shared<PrefixTree::KeptSet>();
+  kept->ids = ids;
+  kept->layers.resize(1);
+  kept->layers[0].k = *backend_->Allocate(256);
+  tree.PutKept("a", "t2", kept, now_);
+  PrefixTree::Path pinned = tree.Match("a", ids, kBlock, now_);
+  EXPECT_EQ(tree.Forget("a", {"t2", "unknown"}, {}), 256u);
+  EXPECT_EQ(tree.FindKept("a", "t2", now_), nullptr);
+  EXPECT_EQ(tree.Forget("a", {"t1"}, {{ids, 0}}), block_bytes_);
+  EXPECT_EQ(Known(&tree, ids), kBlock);
+  tree.PutKept("a", "t2", kept, now_);
+  EXPECT_EQ(tree.ForgetAll(), 256u);
+  pinned = PrefixTree::Path();
+  EXPECT_EQ(tree.ForgetAll(), block_bytes_);
   EXPECT_EQ(tree.bytes(), 0u);
 }
 
