@@ -1,4 +1,4 @@
-// sluice sessions: list, show, delete, fork.
+// sluice sessions: list, show, delete, fork, truncate.
 #include <memory>
 #include <string>
 
@@ -96,10 +96,22 @@ absl::StatusOr<int> Fork(const Options& options, const Connection& connection, v
   return kExitOk;
 }
 
+absl::StatusOr<int> Truncate(const Options& options, const Connection& connection, v1::Sessions::Stub* stub,
+                             const Console& console) {
+  v1::TruncateSessionRequest request;
+  request.set_session_id(options.id);
+  request.set_turn_id(options.turn);
+  SLUICE_ASSIGN_OR_RETURN(v1::Session cut,
+                          connection.Call(&v1::Sessions::Stub::TruncateSession, stub, request));
+  *console.err << "session " << cut.id() << " has " << cut.turns() << (cut.turns() == 1 ? " turn" : " turns")
+               << std::endl;
+  return kExitOk;
+}
+
 }  // namespace
 
 Command AddSessions(CLI::App* parent) {
-  CLI::App* app = parent->add_subcommand("sessions", "list, show, delete or fork conversations");
+  CLI::App* app = parent->add_subcommand("sessions", "list, show, delete, fork or cut conversations");
   app->require_subcommand(1);
   auto options = std::make_shared<Options>();
   auto run = std::make_shared<Run>(nullptr);
@@ -119,6 +131,9 @@ Command AddSessions(CLI::App* parent) {
   with_id(add("delete", "forget one session", Delete));
   with_id(add("fork", "a new session with the same past; prints its id", Fork))
       ->add_option("--turn", options->turn, "the turn to fork after (default: the last)");
+  with_id(add("truncate", "drop the turns after one", Truncate))
+      ->add_option("turn", options->turn, "the last turn that stays; show lists them")
+      ->required();
   app->footer("Example:\n  sluice chat --session $(sluice sessions fork 0123456789abcdef0123456789abcdef)");
   return {app, [options, run](const Console& console) -> absl::StatusOr<int> {
             SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection,

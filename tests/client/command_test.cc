@@ -63,6 +63,19 @@ TEST_F(CommandTest, SessionsListShowForkDelete) {
   EXPECT_THAT(run.err(), HasSubstr("NOT_FOUND"));
 }
 
+TEST_F(CommandTest, SessionsTruncateNamesTheLastTurnThatStays) {
+  std::vector<std::string> at = {"--router", router.address()};
+  ASSERT_EQ(run.Run({"chat", "--ask", "x", "--ask", "y", "--ask", "z", at[0], at[1]}), 0);
+  ASSERT_EQ(router.sessions().at("s1"), 3);
+  ASSERT_EQ(run.Run({"sessions", "truncate", "s1", "t1", at[0], at[1]}), 0);
+  EXPECT_EQ(router.sessions().at("s1"), 2);
+  EXPECT_THAT(run.err(), HasSubstr("session s1 has 2 turns"));
+  EXPECT_EQ(run.Run({"sessions", "truncate", "s1", "t2", at[0], at[1]}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("NOT_FOUND"));
+  EXPECT_EQ(run.Run({"sessions", "truncate", "s1", at[0], at[1]}), 2);
+  EXPECT_EQ(router.sessions().at("s1"), 2);
+}
+
 TEST_F(CommandTest, MethodsListsEveryPreset) {
   ASSERT_EQ(run.Run({"methods"}), 0);
   for (const Preset& preset : Presets()) {

@@ -120,6 +120,22 @@ class FakeRouter::Sessions final : public v1::Sessions::Service {
     return grpc::Status::OK;
   }
 
+  // Turn i is called "ti".
+  grpc::Status TruncateSession(grpc::ServerContext*, const v1::TruncateSessionRequest* request,
+                               v1::Session* out) override {
+    MutexLock lock(&router_->mu_);
+    auto it = router_->sessions_.find(request->session_id());
+    if (it == router_->sessions_.end()) return Unknown(request->session_id());
+    for (int i = 0; i < it->second; ++i) {
+      if (request->turn_id() != absl::StrCat("t", i)) continue;
+      it->second = i + 1;
+      out->set_id(it->first);
+      out->set_turns(it->second);
+      return grpc::Status::OK;
+    }
+    return ToGrpcStatus(absl::NotFoundError(absl::StrCat("no turn ", request->turn_id())));
+  }
+
  private:
   static grpc::Status Unknown(const std::string& id) {
     return ToGrpcStatus(absl::NotFoundError(absl::StrCat("no session ", id)));
