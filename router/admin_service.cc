@@ -1,12 +1,24 @@
 #include "router/admin_service.h"
 
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/rpc/status_codec.h"
+#include "router/cache_flush.h"
+#include "router/request_run.h"
+#include "router/stats_watch.h"
 #include "router/unary_reply.h"
 
 namespace sluice {
 namespace {
+
+// By spdlog's numbers.
+constexpr const char* kLogLevels[] = {"trace", "debug", "info", "warn", "error"};
 
 template <class Response>
 class Refusal final : public grpc::ServerWriteReactor<Response> {
@@ -43,28 +55,20 @@ grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext*
 
 grpc::ServerUnaryReactor* AdminService::GetStats(grpc::CallbackServerContext* context,
                                                  const v1::GetStatsRequest*, v1::Stats* response) {
-  const RouterStats& stats = *services_->stats;
-  response->set_requests_total(stats.requests);
-  response->set_requests_failed(stats.failed);
-  response->set_in_flight(services_->runs->size());
-  response->set_prompt_tokens(stats.prompt_tokens);
-  response->set_cached_tokens(stats.cached_tokens);
-  response->set_completion_tokens(stats.completion_tokens);
-  response->set_uptime_seconds(absl::ToDoubleSeconds(services_->clock->Now() - started_));
-  response->set_ready_prefill(services_->cluster->Count(WorkerRole::kPrefill, WorkerState::kReady));
-  response->set_ready_decode(services_->cluster->Count(WorkerRole::kDecode, WorkerState::kReady));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  services_->pool->Submit([=, this] {
-    absl::StatusOr<SessionTotals> totals = services_->store->Totals();
-    if (totals.ok()) response->set_sessions(totals->sessions);
-    reactor->Finish(ToGrpcStatus(totals.status()));
-  });
+  services_->pool->Submit(
+      [=, this] { reactor->Finish(ToGrpcStatus(ReadStats(*services_, started_, response))); });
   return reactor;
 }
 
 grpc::ServerWriteReactor<v1::Stats>* AdminService::WatchStats(grpc::CallbackServerContext*,
-                                                              const v1::WatchStatsRequest*) {
-  return new Refusal<v1::Stats>(NotServed("Admin.WatchStats"));
+                                                              const v1::WatchStatsRequest* request) {
+  const double seconds = request->has_interval_seconds() ? request->interval_seconds() : 1;
+  if (!(seconds >= 0.1 && seconds <= 3600)) {
+    return new Refusal<v1::Stats>(
+        BadField("interval_seconds", absl::StrCat(seconds, " is not in [0.1, 3600]")));
+  }
+  return sluice::WatchStats(services_, started_, absl::Seconds(seconds));
 }
 
 grpc::ServerWriteReactor<v1::DrainProgress>* AdminService::Drain(grpc::CallbackServerContext*,
@@ -78,24 +82,53 @@ grpc::ServerUnaryReactor* AdminService::Undrain(grpc::CallbackServerContext* con
 }
 
 grpc::ServerUnaryReactor* AdminService::AbortRequest(grpc::CallbackServerContext* context,
-                                                     const v1::AbortRequestRequest*,
+                                                     const v1::AbortRequestRequest* request,
                                                      v1::AbortRequestResponse*) {
-  return Reply(context, NotServed("Admin.AbortRequest"));
+  if (request->request_id().empty()) return Reply(context, BadField("request_id", "empty; name a request"));
+  const auto runs = services_->runs->Named(request->request_id());
+  if (runs.empty()) {
+    return Reply(context,
+                 absl::NotFoundError(absl::StrCat("no request '", request->request_id(), "' is in flight")));
+  }
+  for (const std::shared_ptr<RequestRun>& run : runs) {
+    run->Abandon(WithReason(absl::CancelledError("aborted by an operator"), "ABORTED_BY_OPERATOR"));
+  }
+  spdlog::info("request aborted request={}", request->request_id());
+  return Reply(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* AdminService::FlushCache(grpc::CallbackServerContext* context,
-                                                   const v1::FlushCacheRequest*, v1::FlushCacheResponse*) {
-  return Reply(context, NotServed("Admin.FlushCache"));
+                                                   const v1::FlushCacheRequest* request,
+                                                   v1::FlushCacheResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  FlushCaches(*services_, *request, response,
+              [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext* context,
-                                                    const v1::SetLogLevelRequest*, v1::SetLogLevelResponse*) {
-  return Reply(context, NotServed("Admin.SetLogLevel"));
+                                                    const v1::SetLogLevelRequest* request,
+                                                    v1::SetLogLevelResponse* response) {
+  const auto level = std::find(std::begin(kLogLevels), std::end(kLogLevels), request->level());
+  if (level == std::end(kLogLevels)) {
+    return Reply(context, BadField("level", absl::StrCat("\"", request->level(), "\" is not one of ",
+                                                         absl::StrJoin(kLogLevels, ", "))));
+  }
+  response->set_previous(kLogLevels[std::min<size_t>(spdlog::get_level(), std::size(kLogLevels) - 1)]);
+  spdlog::set_level(static_cast<spdlog::level::level_enum>(level - std::begin(kLogLevels)));
+  return Reply(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* AdminService::SetDefaults(grpc::CallbackServerContext* context,
-                                                    const v1::SetDefaultsRequest*, v1::SetDefaultsResponse*) {
-  return Reply(context, NotServed("Admin.SetDefaults"));
+                                                    const v1::SetDefaultsRequest* request,
+                                                    v1::SetDefaultsResponse* response) {
+  if (absl::Status status = services_->defaults->Set(*request); !status.ok()) return Reply(context, status);
+  const RequestDefaults now = services_->defaults->Get();
+  response->set_preset(now.preset);
+  response->set_session_preset(now.session_preset);
+  response->set_budget_tokens(now.budget_tokens);
+  response->set_timeout_seconds(absl::ToDoubleSeconds(now.timeout));
+  return Reply(context, absl::OkStatus());
 }
 
 }  // namespace sluice

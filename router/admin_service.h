@@ -19,13 +19,12 @@ class AdminService final : public v1::Admin::CallbackService {
                                         v1::ListWorkersResponse* response) override;
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context, const v1::GetStatsRequest* request,
                                      v1::Stats* response) override;
+  grpc::ServerWriteReactor<v1::Stats>* WatchStats(grpc::CallbackServerContext* context,
+                                                  const v1::WatchStatsRequest* request) override;
   grpc::ServerWriteReactor<v1::DrainProgress>* Drain(grpc::CallbackServerContext* context,
                                                      const v1::DrainRequest* request) override;
   grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context, const v1::UndrainRequest* request,
                                     v1::UndrainResponse* response) override;
-  // Not served yet.
-  grpc::ServerWriteReactor<v1::Stats>* WatchStats(grpc::CallbackServerContext* context,
-                                                  const v1::WatchStatsRequest* request) override;
   grpc::ServerUnaryReactor* AbortRequest(grpc::CallbackServerContext* context,
                                          const v1::AbortRequestRequest* request,
                                          v1::AbortRequestResponse* response) override;

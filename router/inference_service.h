@@ -4,17 +4,23 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
 #include "router/request_run.h"
 #include "sluice/v1/inference.grpc.pb.h"
 
 namespace sluice {
 
 // Requests come as bytes (see request_parser.h).
-using RawInference = v1::Inference::WithRawCallbackMethod_Chat<
-    v1::Inference::WithRawCallbackMethod_ChatStream<v1::Inference::WithRawCallbackMethod_Complete<
-        v1::Inference::WithRawCallbackMethod_CompleteStream<v1::Inference::WithCallbackMethod_Tokenize<
-            v1::Inference::WithCallbackMethod_Detokenize<v1::Inference::WithCallbackMethod_RenderTemplate<
-                v1::Inference::WithCallbackMethod_CountTokens<v1::Inference::Service>>>>>>>>;
+using RawInference =
+    v1::Inference::WithRawCallbackMethod_Chat<v1::Inference::WithRawCallbackMethod_ChatStream<
+        v1::Inference::WithRawCallbackMethod_Complete<v1::Inference::WithRawCallbackMethod_CompleteStream<
+            v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<
+                v1::Inference::WithRawCallbackMethod_RenderTemplate<
+                    v1::Inference::WithRawCallbackMethod_CountTokens<v1::Inference::Service>>>>>>>>;
 
 class InferenceService final : public RawInference {
  public:
@@ -29,24 +35,28 @@ class InferenceService final : public RawInference {
   grpc::ServerWriteReactor<grpc::ByteBuffer>* CompleteStream(grpc::CallbackServerContext* context,
                                                              const grpc::ByteBuffer* request) override;
 
-  // Not served yet.
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
-                                     v1::TokenizeResponse* response) override;
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const v1::DetokenizeRequest* request,
-                                       v1::DetokenizeResponse* response) override;
+  // No request for workers: answered from text_calls.h, on the work pool.
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* RenderTemplate(grpc::CallbackServerContext* context,
-                                           const v1::RenderTemplateRequest* request,
-                                           v1::RenderTemplateResponse* response) override;
-  grpc::ServerUnaryReactor* CountTokens(grpc::CallbackServerContext* context,
-                                        const v1::CountTokensRequest* request,
-                                        v1::CountTokensResponse* response) override;
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* CountTokens(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
 
   // The RPCs that make requests, as metrics label them.
   static std::vector<std::string> Methods();
 
  private:
+  template <class Request, class Response>
+  grpc::ServerUnaryReactor* AnswerText(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response,
+                                       absl::StatusOr<Response> (*call)(const ServedModel&, const Request&));
+
   const RunServices* const services_;
+  std::atomic<int> text_calls_{0};  // under way
 };
 
 }  // namespace sluice

@@ -31,6 +31,8 @@ struct Options {
   std::string policy = RoutePolicies()[0]->name();
   int max_message_mb = 16;
   int max_sessions = SessionLimits().max_sessions_per_owner;
+  int max_session_mb = static_cast<int>(SessionLimits().max_bytes_per_owner >> 20);
+  double session_ttl_hours = 0;
   double lease_seconds = 10, timeout_seconds = 600, slow_client_seconds = 30, pair_wait_seconds = 15,
          busy_wait_seconds = 30, stop_seconds = 30, sessions_seconds = 10;
   std::string log_level = "info";
@@ -79,6 +81,16 @@ void AddFlags(CLI::App* app, Options* options) {
           "PostgreSQL gets so long for a call, restarts included", "SLUICE_SESSIONS_TIMEOUT");
   add("--max-sessions", options->max_sessions, "sessions kept at most", "SLUICE_MAX_SESSIONS", "Sessions")
       ->check(CLI::Range(1, 1 << 30));
+  add("--max-session-mb", options->max_session_mb, "text and token ids of all sessions, at most [MB]",
+      "SLUICE_MAX_SESSION_MB", "Sessions")
+      ->check(CLI::Range(1, 1 << 30));
+  add("--session-ttl", options->session_ttl_hours,
+      "a session is deleted so long after its last turn; 0: never [hours]", "SLUICE_SESSION_TTL", "Sessions")
+      ->check([](const std::string& text) {
+        double value = 0;
+        const bool good = absl::SimpleAtod(text, &value) && value >= 0 && value <= 1e6;
+        return good ? std::string() : "want hours from 0 to 1000000, got '" + text + "'";
+      });
   add("--max-in-flight", options->router.max_in_flight, "requests at a time; more are RESOURCE_EXHAUSTED",
       "SLUICE_MAX_IN_FLIGHT", "Requests")
       ->check(CLI::Range(1, 1 << 20));
@@ -113,6 +125,7 @@ void AddFlags(CLI::App* app, Options* options) {
 absl::StatusOr<std::unique_ptr<SessionStore>> OpenStore(const Options& options) {
   SessionLimits limits;
   limits.max_sessions_per_owner = options.max_sessions;
+  limits.max_bytes_per_owner = int64_t{options.max_session_mb} << 20;
   if (options.sessions_db == "memory") return NewMemoryStore(limits);
   if (IsPostgresUri(options.sessions_db)) {
     return OpenPostgresStore({options.sessions_db, absl::Seconds(options.sessions_seconds)}, limits);
@@ -140,7 +153,8 @@ absl::Status Serve(Options options) {
   }
   config.max_message_bytes = options.max_message_mb << 20;
   config.cluster.lease = absl::Seconds(options.lease_seconds);
-  config.run.default_timeout = absl::Seconds(options.timeout_seconds);
+  config.defaults.timeout = absl::Seconds(options.timeout_seconds);
+  if (options.session_ttl_hours > 0) config.run.session_ttl = absl::Hours(options.session_ttl_hours);
   config.run.slow_client_timeout = absl::Seconds(options.slow_client_seconds);
   config.run.flow.pair_wait = absl::Seconds(options.pair_wait_seconds);
   config.run.flow.busy_wait = absl::Seconds(options.busy_wait_seconds);

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "router/defaults.h"
 #include "router/served_model.h"
 #include "sluice/v1/models.grpc.pb.h"
 
@@ -10,7 +11,7 @@ namespace sluice {
 
 class ModelsService final : public v1::Models::CallbackService {
  public:
-  explicit ModelsService(const ServedModel* model) : model_(model) {}
+  ModelsService(const ServedModel* model, const Defaults* defaults) : model_(model), defaults_(defaults) {}
 
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const v1::ListModelsRequest* request,
@@ -19,7 +20,10 @@ class ModelsService final : public v1::Models::CallbackService {
                                      v1::Model* response) override;
 
  private:
+  v1::Model Describe() const;
+
   const ServedModel* const model_;
+  const Defaults* const defaults_;
 };
 
 }  // namespace sluice

@@ -6,14 +6,11 @@
 #include "common/rpc/status_codec.h"
 
 namespace sluice {
-namespace {
 
 grpc::ByteBuffer ToBuffer(const google::protobuf::Message& message) {
   grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
-
-}  // namespace
 
 std::string BytesOf(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;

@@ -2,6 +2,7 @@
 // done with it. Threads: ReplySink's methods on the run's strand, the rest on gRPC's pool.
 #pragma once
 
+#include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
@@ -14,6 +15,7 @@
 namespace sluice {
 
 std::string BytesOf(const grpc::ByteBuffer& buffer);
+grpc::ByteBuffer ToBuffer(const google::protobuf::Message& message);
 
 class StreamReply final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ReplySink {
  public:

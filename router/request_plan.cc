@@ -28,30 +28,6 @@ absl::Status CheckShared(const ServedModel& model, const Request& request) {
   return CheckMetadata(request.metadata());
 }
 
-absl::Status CheckMessages(const google::protobuf::RepeatedPtrField<v1::Message>& messages,
-                           absl::string_view field) {
-  if (messages.empty()) return BadField(field, "empty; send at least one message");
-  for (int i = 0; i < messages.size(); ++i) {
-    const v1::Message& message = messages[i];
-    std::string here = absl::StrCat(field, "[", i, "]");
-    if (message.role() != "system" && message.role() != "user" && message.role() != "assistant") {
-      return BadField(absl::StrCat(here, ".role"),
-                      absl::StrCat("\"", message.role(), "\" is not system, user or assistant"));
-    }
-    if (message.content().empty()) return BadField(absl::StrCat(here, ".content"), "empty; say something");
-  }
-  if (messages[messages.size() - 1].role() == "assistant") {
-    return BadField(field, "the last message is the assistant's; end with the user's");
-  }
-  return absl::OkStatus();
-}
-
-std::vector<TurnMessage> ToNative(const google::protobuf::RepeatedPtrField<v1::Message>& messages) {
-  std::vector<TurnMessage> out;
-  for (const v1::Message& message : messages) out.push_back({message.role(), message.content()});
-  return out;
-}
-
 absl::Status ResolveLength(const ServedModel& model, const v1::Stopping& stopping, RequestPlan* plan) {
   int prompt = static_cast<int>(plan->prompt_ids.size());
   int context = model.shape.context;
@@ -75,7 +51,7 @@ absl::Status ResolveLength(const ServedModel& model, const v1::Stopping& stoppin
 
 template <class Request>
 absl::Status FinishPlan(const ServedModel& model, const Request& request, const SessionState* session,
-                        RequestPlan* plan) {
+                        const RequestDefaults& defaults, RequestPlan* plan) {
   SLUICE_ASSIGN_OR_RETURN(plan->sampling,
                           ResolveSampling(model, request.sampling(), request.stopping(), request.output()));
   if (!request.stopping().ignore_eos()) plan->eos_ids = model.shape.eos_ids;
@@ -84,13 +60,16 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
   SLUICE_RETURN_IF_ERROR(ResolveLength(model, request.stopping(), plan));
 
   SessionCompression remembered;
-  std::string preset = kSinglePreset;
+  std::string preset = defaults.preset;
   if (session != nullptr) {
     SLUICE_ASSIGN_OR_RETURN(remembered, SessionCompressionFromJson(session->session.compression_json));
-    preset = remembered.preset.empty() ? kSessionPreset : remembered.preset;
+    preset = remembered.preset.empty() ? defaults.session_preset : remembered.preset;
   }
   SLUICE_ASSIGN_OR_RETURN(CompressionSpec spec, SpecFromProto(request.compression()));
   if (spec.preset.empty()) spec.preset = preset;
+  if (defaults.budget_tokens > 0 && !spec.budget_tokens && !spec.keep_ratio) {
+    spec.budget_tokens = defaults.budget_tokens;
+  }
   GateContext context =
       GateContextOf(model.shape, static_cast<int>(plan->prompt_ids.size()), plan->sampling.max_tokens());
   context.turn_tokens = plan->turn_tokens;
@@ -112,6 +91,30 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
 }
 
 }  // namespace
+
+absl::Status CheckMessages(const google::protobuf::RepeatedPtrField<v1::Message>& messages,
+                           absl::string_view field) {
+  if (messages.empty()) return BadField(field, "empty; send at least one message");
+  for (int i = 0; i < messages.size(); ++i) {
+    const v1::Message& message = messages[i];
+    std::string here = absl::StrCat(field, "[", i, "]");
+    if (message.role() != "system" && message.role() != "user" && message.role() != "assistant") {
+      return BadField(absl::StrCat(here, ".role"),
+                      absl::StrCat("\"", message.role(), "\" is not system, user or assistant"));
+    }
+    if (message.content().empty()) return BadField(absl::StrCat(here, ".content"), "empty; say something");
+  }
+  if (messages[messages.size() - 1].role() == "assistant") {
+    return BadField(field, "the last message is the assistant's; end with the user's");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TurnMessage> TurnMessagesOf(const google::protobuf::RepeatedPtrField<v1::Message>& messages) {
+  std::vector<TurnMessage> out;
+  for (const v1::Message& message : messages) out.push_back({message.role(), message.content()});
+  return out;
+}
 
 absl::Status CheckMetadata(const google::protobuf::Map<std::string, std::string>& metadata) {
   if (metadata.size() > kMaxMetadata) {
@@ -144,29 +147,31 @@ absl::Status CheckChat(const ServedModel& model, const v1::ChatRequest& request)
 }
 
 absl::StatusOr<RequestPlan> PlanChat(const ServedModel& model, const v1::ChatRequest& request,
-                                     const SessionState* session) {
+                                     const SessionState* session, const RequestDefaults& defaults) {
   SLUICE_RETURN_IF_ERROR(CheckChat(model, request));
   RequestPlan plan;
   TurnPrompt prompt;
   if (session == nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(prompt, BuildTurnPrompt(model, {}, ToNative(request.messages().messages())));
+    SLUICE_ASSIGN_OR_RETURN(prompt,
+                            BuildTurnPrompt(model, {}, TurnMessagesOf(request.messages().messages())));
   } else {
     PlannedTurn turn;
     turn.session_id = session->session.id;
     turn.parent_turn_id = session->session.head_turn_id;
     turn.turn_id = RandomId128();
-    turn.messages = ToNative(request.session_turn().new_messages());
+    turn.messages = TurnMessagesOf(request.session_turn().new_messages());
     turn.home = session->session.home;
     SLUICE_ASSIGN_OR_RETURN(prompt, BuildTurnPrompt(model, session->path, turn.messages));
     plan.turn = std::move(turn);
   }
   plan.prompt_ids = std::move(prompt.ids);
   plan.turn_tokens = prompt.turn_tokens;
-  SLUICE_RETURN_IF_ERROR(FinishPlan(model, request, session, &plan));
+  SLUICE_RETURN_IF_ERROR(FinishPlan(model, request, session, defaults, &plan));
   return plan;
 }
 
-absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::CompleteRequest& request) {
+absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::CompleteRequest& request,
+                                         const RequestDefaults& defaults) {
   SLUICE_RETURN_IF_ERROR(CheckShared(model, request));
   RequestPlan plan;
   plan.reply_is_text_of_its_own = false;
@@ -192,7 +197,7 @@ absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::Com
       return BadField("prompt", "set prompt or prompt_token_ids");
   }
   plan.turn_tokens = static_cast<int>(plan.prompt_ids.size());
-  SLUICE_RETURN_IF_ERROR(FinishPlan(model, request, nullptr, &plan));
+  SLUICE_RETURN_IF_ERROR(FinishPlan(model, request, nullptr, defaults, &plan));
   return plan;
 }
 

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/compression/compression_spec.h"
 #include "common/text/stop_matcher.h"
 #include "router/compression_codec.h"
+#include "router/defaults.h"
 #include "router/served_model.h"
 #include "sluice/internal/v1/worker.pb.h"
 #include "sluice/v1/inference.pb.h"
@@ -19,11 +21,6 @@
 namespace sluice {
 
 inline constexpr char kOwner[] = "";  // sessions have no owners before there is authentication
-
-// What a request gets that names no preset, and the first turn of a session; its later turns get the first
-// one's.
-inline constexpr char kSinglePreset[] = "sluice";
-inline constexpr char kSessionPreset[] = "sluice-mt";
 
 // A session as it stands when its turn is planned.
 struct SessionState {
@@ -54,10 +51,15 @@ struct RequestPlan {
   std::optional<PlannedTurn> turn;
 };
 
-// Which model a request names; NotFound when it is not `model`.
 // Of requests and of sessions.
 absl::Status CheckMetadata(const google::protobuf::Map<std::string, std::string>& metadata);
 
+// Messages that end where a reply may begin. InvalidArgument names `field`, or a part of it.
+absl::Status CheckMessages(const google::protobuf::RepeatedPtrField<v1::Message>& messages,
+                           absl::string_view field);
+std::vector<TurnMessage> TurnMessagesOf(const google::protobuf::RepeatedPtrField<v1::Message>& messages);
+
+// Which model a request names; NotFound when it is not `model`.
 absl::Status CheckModelName(const ServedModel& model, const std::string& name);
 
 // What can be said before the session is read: fields, bounds, texts.
@@ -65,8 +67,9 @@ absl::Status CheckChat(const ServedModel& model, const v1::ChatRequest& request)
 
 // session: of a session_turn; null for a single request. InvalidArgument and Unimplemented name the field.
 absl::StatusOr<RequestPlan> PlanChat(const ServedModel& model, const v1::ChatRequest& request,
-                                     const SessionState* session);
-absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::CompleteRequest& request);
+                                     const SessionState* session, const RequestDefaults& defaults = {});
+absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::CompleteRequest& request,
+                                         const RequestDefaults& defaults = {});
 
 // As Started reports them.
 v1::Sampling EffectiveSampling(const internal::v1::SamplingParams& params);

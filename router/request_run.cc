@@ -28,7 +28,7 @@ RequestRun::RequestRun(const RunServices* services, std::string method, ReplySin
                        std::optional<absl::Duration> timeout)
     : services_(services),
       record_(services, std::move(method)),
-      deadline_(record_.accepted() + timeout.value_or(services->options.default_timeout)),
+      deadline_(record_.accepted() + timeout.value_or(services->defaults->Get().timeout)),
       delivery_(sink, {services->options.max_backlog_bytes, services->options.slow_client_timeout},
                 services->clock, this),
       session_(services) {
@@ -78,6 +78,7 @@ void RequestRun::Begin(RequestPlan plan) {
   request.min_tokens = plan_.sampling.min_tokens();
   request.stop_ids = {plan_.sampling.stop_token_ids().begin(), plan_.sampling.stop_token_ids().end()};
   request.deadline = deadline_;
+  services_->runs->Name(this, plan_.request_id);
   flow_ = std::make_unique<RequestFlow>(std::move(request), services_->options.flow, services_->cluster);
   spdlog::info("accepted request={} method={} prompt={} gates={} session={}", plan_.request_id,
                record_.method(), plan_.prompt_ids.size(), plan_.gates.method,

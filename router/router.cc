@@ -2,17 +2,20 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "router/session_expiry.h"
 
 namespace sluice {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(500);
 constexpr absl::Duration kFarewell = absl::Milliseconds(200);  // for last answers to leave
+constexpr absl::Duration kLongestExpiryPause = absl::Minutes(1);
 constexpr char kReadyService[] = "sluice.v1.Inference";
 
 void SetStates(const WorkerStateGauges& gauges, const Cluster& cluster, WorkerRole role) {
@@ -32,14 +35,15 @@ Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<Se
       metrics_(metrics),
       cluster_(model_.identity, config.cluster, config.policy, &clock_),
       runs_(config.max_in_flight),
+      defaults_(config.defaults),
       pool_(config.work_threads),
       timers_(&clock_),
       sessions_(&services_),
-      models_(&model_),
+      models_(&model_, &defaults_),
       registry_(&cluster_),
       drains_(&services_, &registry_, [this](bool on) { SetDraining(on); }) {
   services_ = {&model_, &clock_,  &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,
-               &pool_,  &timers_, metrics_,  &stats_,    &draining_,   config_.run};
+               &pool_,  &timers_, metrics_,  &stats_,    &draining_,   &defaults_,      config_.run};
   inference_ = std::make_unique<InferenceService>(&services_);
   admin_service_ = std::make_unique<AdminService>(&services_, &drains_);
   cluster_.SetListener({.lost = [this](const std::string& incarnation) { WorkerLost(incarnation); },
@@ -88,6 +92,14 @@ void Router::Tick() {
       metrics_->sessions_idle.Set(std::max(0.0, static_cast<double>(totals->sessions) - busy));
     });
   }
+  const absl::Duration ttl = config_.run.session_ttl;
+  if (ttl != absl::InfiniteDuration() && clock_.Now() >= next_expiry_ && !expiring_.exchange(true)) {
+    next_expiry_ = clock_.Now() + std::min(ttl / 10, kLongestExpiryPause);
+    pool_.Submit([this, ttl] {
+      ExpireSessions(services_, absl::ToUnixMillis(absl::Now() - ttl));
+      expiring_ = false;
+    });
+  }
   timers_.At(clock_.Now() + kTick, [this] { Tick(); });
 }
 
@@ -134,6 +146,7 @@ void Router::Stop(absl::Duration grace) {
   for (std::unique_ptr<RpcServer>* server : {&public_, &internal_, &admin_}) {
     if (*server != nullptr) (*server)->Stop(kFarewell);
   }
+  while (runs_.alive() > 0) absl::SleepFor(absl::Milliseconds(5));
 }
 
 }  // namespace sluice

@@ -32,6 +32,7 @@ struct RouterConfig {
   int work_threads = 2;
   ClusterOptions cluster;
   RunOptions run;
+  RequestDefaults defaults;
   const RoutePolicy* policy = RoutePolicies()[0];
 };
 
@@ -58,7 +59,7 @@ class Router {
   Router(const RouterConfig& config, ServedModel model, std::unique_ptr<SessionStore> store,
          RouterMetrics* metrics);
   absl::Status Listen();
-  void Tick();  // leases and gauges; plans the next one
+  void Tick();  // leases, gauges, expired sessions; plans the next one
   void WorkersChanged();
   void WorkerLost(const std::string& incarnation);
 
@@ -72,9 +73,12 @@ class Router {
   BusySessions busy_sessions_;
   RunTable runs_;
   RouterStats stats_;
+  Defaults defaults_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> counting_{false};  // sessions, on the pool
+  std::atomic<bool> counting_{false};              // sessions, on the pool
+  std::atomic<bool> expiring_{false};              // likewise
+  absl::Time next_expiry_ = absl::InfinitePast();  // Tick's
   Mutex ready_mu_;
   bool ready_ ABSL_GUARDED_BY(ready_mu_) = false;
   RunServices services_;

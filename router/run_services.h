@@ -5,8 +5,10 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -14,6 +16,7 @@
 #include "common/metrics/router_metrics.h"
 #include "common/session/session_store.h"
 #include "router/cluster.h"
+#include "router/defaults.h"
 #include "router/served_model.h"
 #include "router/timers.h"
 #include "router/work_pool.h"
@@ -44,24 +47,54 @@ class BusySessions {
   std::set<std::string> ids_ ABSL_GUARDED_BY(mu_);
 };
 
-// Requests in flight, up to a bound, and how many RequestRuns exist: some outlive their request until the
-// last call to a worker has ended.
+// Holds a session as a turn does, while it lives.
+class BusySession {
+ public:
+  // Nullopt: a turn of it is running.
+  static std::optional<BusySession> Enter(BusySessions* sessions, const std::string& id) {
+    if (!sessions->Enter(id)) return std::nullopt;
+    return BusySession(sessions, id);
+  }
+  BusySession(BusySession&& other) noexcept
+      : sessions_(std::exchange(other.sessions_, nullptr)), id_(std::move(other.id_)) {}
+  BusySession& operator=(BusySession&&) = delete;
+  ~BusySession() {
+    if (sessions_ != nullptr) sessions_->Leave(id_);
+  }
+
+ private:
+  BusySession(BusySessions* sessions, const std::string& id) : sessions_(sessions), id_(id) {}
+  BusySessions* sessions_;
+  std::string id_;
+};
+
+// Requests in flight, up to a bound, and how many RequestRuns and other calls to workers exist: some outlive
+// their request until the last call to a worker has ended.
 class RunTable {
  public:
   explicit RunTable(int capacity) : capacity_(capacity) {}
   // False: full.
   bool Add(const std::shared_ptr<RequestRun>& run);
   void Remove(RequestRun* run);
+  // The id by which operators know it.
+  void Name(RequestRun* run, const std::string& request_id);
   std::vector<std::shared_ptr<RequestRun>> All() const;
+  std::vector<std::shared_ptr<RequestRun>> Named(const std::string& request_id) const;
   int size() const;
   int capacity() const { return capacity_; }
-  std::atomic<int>& alive() { return alive_; }
+  std::atomic<int>& alive() { return *alive_; }
+  // For a call that may outlive the router by a moment.
+  std::shared_ptr<std::atomic<int>> shared_alive() const { return alive_; }
 
  private:
   const int capacity_;
-  std::atomic<int> alive_{0};
+  const std::shared_ptr<std::atomic<int>> alive_ = std::make_shared<std::atomic<int>>(0);
   mutable Mutex mu_;
-  std::map<RequestRun*, std::weak_ptr<RequestRun>> runs_ ABSL_GUARDED_BY(mu_);
+  struct Entry {
+    std::weak_ptr<RequestRun> run;
+    std::string request_id;  // empty before it is planned
+  };
+  std::map<RequestRun*, Entry> runs_ ABSL_GUARDED_BY(mu_);
 };
 
 struct RouterStats {
@@ -70,9 +103,9 @@ struct RouterStats {
 
 struct RunOptions {
   FlowOptions flow;
-  absl::Duration default_timeout = absl::Minutes(10);
   absl::Duration slow_client_timeout = absl::Seconds(30);
-  size_t max_backlog_bytes = 256 << 10;  // of one reply; then its decode is paused
+  size_t max_backlog_bytes = 256 << 10;                   // of one reply; then its decode is paused
+  absl::Duration session_ttl = absl::InfiniteDuration();  // without a commit; then a session is deleted
 };
 
 struct RunServices {
@@ -88,6 +121,7 @@ struct RunServices {
   RouterMetrics* metrics;
   RouterStats* stats;
   std::atomic<bool>* draining;
+  Defaults* defaults;
   RunOptions options;
 };
 

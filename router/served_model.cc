@@ -48,8 +48,6 @@ v1::Model Describe(const ServedModel& model, const std::string& template_hash) {
   out.set_chat_template_hash(template_hash);
   out.set_max_logprobs(std::min(kDefaultMaxLogprobs, shape.vocab));
   for (const Preset& preset : Presets()) out.add_compression_presets(preset.name);
-  out.set_default_preset(kSinglePreset);
-  out.set_default_session_preset(kSessionPreset);
   return out;
 }
 

@@ -32,7 +32,7 @@ struct ServedModel {
   std::unique_ptr<Tokenizer> tokenizer;
   RenderFn render;
   internal::v1::ModelIdentity identity;     // what workers must agree with
-  v1::Model description;                    // for clients
+  v1::Model description;                    // for clients, but for the defaults
   int hsa_pays_from = kDefaultHsaPaysFrom;  // see GateContext
 };
 

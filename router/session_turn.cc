@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/rpc/status_codec.h"
+#include "router/session_quota.h"
 
 namespace sluice {
 
@@ -24,6 +25,7 @@ Turn FinishedTurn(const RequestPlan& plan, const TokenText& text, v1::FinishReas
 absl::StatusOr<SessionState> SessionTurn::Enter(const SessionRef& ref) {
   SessionState state;
   SLUICE_ASSIGN_OR_RETURN(state.session, services_->store->Get(kOwner, ref.id));
+  SLUICE_RETURN_IF_ERROR(NameQuota(services_->store->CheckRoom(kOwner)));
   if (!services_->busy_sessions->Enter(ref.id)) {
     return WithReason(
         absl::AbortedError("session_turn.session_id: another turn of this session is running; wait for "

@@ -28,7 +28,7 @@ class SessionTurn {
   explicit SessionTurn(const RunServices* services) : services_(services) {}
 
   // The session as it stands, which no other turn changes before Leave. Aborted: another turn of it runs, or
-  // the parent is not its head.
+  // the parent is not its head. ResourceExhausted: its owner's sessions are full.
   absl::StatusOr<SessionState> Enter(const SessionRef& ref);
   void Leave();
 

@@ -1,13 +1,18 @@
 #include "router/sessions_service.h"
 
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/rpc/status_codec.h"
+#include "common/session/session_rules.h"
+#include "router/history_release.h"
 #include "router/request_plan.h"
-#include "router/unary_reply.h"
+#include "router/session_quota.h"
 
 namespace sluice {
 namespace {
@@ -37,15 +42,10 @@ v1::Turn ToProto(const Turn& turn) {
   return out;
 }
 
-v1::Session Summary(const Session& session) {
-  v1::Session out;
-  out.set_id(session.id);
-  out.set_model(session.model);
-  out.set_created_unix_ms(session.created_unix_ms);
-  out.set_updated_unix_ms(session.updated_unix_ms);
-  out.set_head_turn_id(session.head_turn_id);
-  out.mutable_metadata()->insert(session.metadata.begin(), session.metadata.end());
-  return out;
+absl::Status TurnRunning() {
+  return WithReason(
+      absl::AbortedError("session_id: a turn of this session is running; wait for it, or cancel it"),
+      "TURN_IN_PROGRESS");
 }
 
 }  // namespace
@@ -58,11 +58,18 @@ grpc::ServerUnaryReactor* SessionsService::OnPool(grpc::CallbackServerContext* c
   return reactor;
 }
 
-absl::StatusOr<v1::Session> SessionsService::ToProto(const Session& session) {
-  v1::Session out = Summary(session);
-  if (!session.head_turn_id.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(std::vector<Turn> path, services_->store->Path(session.id, session.head_turn_id));
-    out.set_turns(static_cast<int>(path.size()));
+v1::Session SessionsService::ToProto(const Session& session) const {
+  v1::Session out;
+  out.set_id(session.id);
+  out.set_model(session.model);
+  out.set_created_unix_ms(session.created_unix_ms);
+  out.set_updated_unix_ms(session.updated_unix_ms);
+  out.set_head_turn_id(session.head_turn_id);
+  out.set_turns(session.turns);
+  out.mutable_metadata()->insert(session.metadata.begin(), session.metadata.end());
+  const absl::Duration ttl = services_->options.session_ttl;
+  if (ttl != absl::InfiniteDuration()) {
+    out.set_expires_unix_ms(session.updated_unix_ms + absl::ToInt64Milliseconds(ttl));
   }
   return out;
 }
@@ -78,9 +85,9 @@ grpc::ServerUnaryReactor* SessionsService::CreateSession(grpc::CallbackServerCon
     session.model = services_->model->name;
     session.metadata = {request->metadata().begin(), request->metadata().end()};
     session.created_unix_ms = NowMillis();
-    SLUICE_ASSIGN_OR_RETURN(Session created, services_->store->Create(session));
-    *response = Summary(created);
-    return absl::OkStatus();
+    absl::StatusOr<Session> created = services_->store->Create(session);
+    if (created.ok()) *response = ToProto(*created);
+    return NameQuota(created.status());
   });
 }
 
@@ -93,11 +100,12 @@ grpc::ServerUnaryReactor* SessionsService::ListSessions(grpc::CallbackServerCont
                       absl::StrCat(request->page_size(), " is not in [0, ", kMaxSessionPage, "]"));
     }
     int page_size = request->page_size() == 0 ? kDefaultPage : request->page_size();
+    if (!DecodePageToken(request->page_token()).ok()) {
+      return BadField("page_token", "not one that ListSessions returned; leave it empty to start");
+    }
     SLUICE_ASSIGN_OR_RETURN(SessionPage page,
                             services_->store->List(kOwner, request->page_token(), page_size));
-    for (const Session& session : page.sessions) {
-      SLUICE_ASSIGN_OR_RETURN(*response->add_sessions(), ToProto(session));
-    }
+    for (const Session& session : page.sessions) *response->add_sessions() = ToProto(session);
     response->set_next_page_token(page.next_page_token);
     return absl::OkStatus();
   });
@@ -113,8 +121,7 @@ grpc::ServerUnaryReactor* SessionsService::GetSession(grpc::CallbackServerContex
     if (!session.head_turn_id.empty()) {
       SLUICE_ASSIGN_OR_RETURN(path, services_->store->Path(session.id, session.head_turn_id));
     }
-    *response->mutable_session() = Summary(session);
-    response->mutable_session()->set_turns(static_cast<int>(path.size()));
+    *response->mutable_session() = ToProto(session);
     for (const Turn& turn : path) *response->add_turns() = sluice::ToProto(turn);
     return absl::OkStatus();
   });
@@ -125,7 +132,12 @@ grpc::ServerUnaryReactor* SessionsService::DeleteSession(grpc::CallbackServerCon
                                                          v1::DeleteSessionResponse* response) {
   return OnPool(context, [=, this]() -> absl::Status {
     SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
-    return services_->store->Delete(kOwner, request->session_id()).status();
+    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(kOwner, request->session_id()));
+    const HistoryRelease history(*services_, session);
+    SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> dropped,
+                            services_->store->Delete(kOwner, request->session_id()));
+    history.Release(dropped);
+    return absl::OkStatus();
   });
 }
 
@@ -134,16 +146,33 @@ grpc::ServerUnaryReactor* SessionsService::ForkSession(grpc::CallbackServerConte
                                                        v1::Session* response) {
   return OnPool(context, [=, this]() -> absl::Status {
     SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
-    SLUICE_ASSIGN_OR_RETURN(
-        Session fork, services_->store->Fork(kOwner, request->session_id(), request->turn_id(), NowMillis()));
-    SLUICE_ASSIGN_OR_RETURN(*response, ToProto(fork));
-    return absl::OkStatus();
+    absl::StatusOr<Session> fork =
+        services_->store->Fork(kOwner, request->session_id(), request->turn_id(), NowMillis());
+    if (fork.ok()) *response = ToProto(*fork);
+    return NameQuota(fork.status());
   });
 }
 
 grpc::ServerUnaryReactor* SessionsService::TruncateSession(grpc::CallbackServerContext* context,
-                                                           const v1::TruncateSessionRequest*, v1::Session*) {
-  return Reply(context, NotServed("Sessions.TruncateSession"));
+                                                           const v1::TruncateSessionRequest* request,
+                                                           v1::Session* response) {
+  return OnPool(context, [=, this]() -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
+    if (request->turn_id().empty()) {
+      return BadField("turn_id", "empty; name the last turn that stays, or delete the session");
+    }
+    SLUICE_RETURN_IF_ERROR(services_->store->Get(kOwner, request->session_id()).status());
+    const std::optional<BusySession> busy =
+        BusySession::Enter(services_->busy_sessions, request->session_id());
+    if (!busy.has_value()) return TurnRunning();
+    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(kOwner, request->session_id()));
+    const HistoryRelease history(*services_, session);
+    SLUICE_ASSIGN_OR_RETURN(Truncated cut, services_->store->Truncate(kOwner, request->session_id(),
+                                                                      request->turn_id(), NowMillis()));
+    history.Release(cut.dropped_turn_ids);
+    *response = ToProto(cut.session);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace sluice

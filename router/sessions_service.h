@@ -28,7 +28,6 @@ class SessionsService final : public v1::Sessions::CallbackService {
   grpc::ServerUnaryReactor* ForkSession(grpc::CallbackServerContext* context,
                                         const v1::ForkSessionRequest* request,
                                         v1::Session* response) override;
-  // Not served yet.
   grpc::ServerUnaryReactor* TruncateSession(grpc::CallbackServerContext* context,
                                             const v1::TruncateSessionRequest* request,
                                             v1::Session* response) override;
@@ -37,7 +36,7 @@ class SessionsService final : public v1::Sessions::CallbackService {
   // Runs `work` on the pool and finishes with its status.
   template <class Work>
   grpc::ServerUnaryReactor* OnPool(grpc::CallbackServerContext* context, Work work);
-  absl::StatusOr<v1::Session> ToProto(const Session& session);
+  v1::Session ToProto(const Session& session) const;
 
   const RunServices* const services_;
 };

@@ -4,8 +4,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/rpc/status_codec.h"
 
 namespace sluice {
@@ -14,10 +12,6 @@ inline grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, con
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
-}
-
-inline absl::Status NotServed(absl::string_view rpc) {
-  return absl::UnimplementedError(absl::StrCat(rpc, " is not served by this router"));
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@ namespace {
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
+constexpr char kQuotaFailureUrl[] = "type.googleapis.com/google.rpc.QuotaFailure";
 constexpr size_t kMaxMessageBytes = 2048;
 constexpr size_t kMaxDetailBytes = 4096;
 
@@ -62,6 +63,16 @@ absl::Status WithRetryAfter(absl::Status status, absl::Duration delay) {
   info.mutable_retry_delay()->set_seconds(absl::IDivDuration(delay, absl::Seconds(1), &rest));
   info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
   Attach(&status, kRetryInfoUrl, info);
+  return status;
+}
+
+absl::Status WithQuotaFailure(absl::Status status, absl::string_view subject, absl::string_view description) {
+  if (status.ok()) return status;
+  v1::QuotaFailure failure;
+  v1::QuotaFailure::Violation* violation = failure.add_violations();
+  violation->set_subject(std::string(subject));
+  violation->set_description(std::string(description));
+  Attach(&status, kQuotaFailureUrl, failure);
   return status;
 }
 

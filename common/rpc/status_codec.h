@@ -1,4 +1,5 @@
-// Role: absl::Status <-> grpc::Status, with the details of google.rpc (ErrorInfo, RetryInfo, BadRequest). In
+// Role: absl::Status <-> grpc::Status, with the details of google.rpc (ErrorInfo, RetryInfo, BadRequest,
+// QuotaFailure). In
 // an absl::Status they are payloads, so a library can hand them up without knowing gRPC; on the wire they are
 // the grpc-status-details-bin trailer that every gRPC client library reads. Threads: pure functions.
 #pragma once
@@ -22,6 +23,7 @@ inline constexpr char kErrorDomain[] = "sluice";
 absl::Status WithReason(absl::Status status, absl::string_view reason,
                         const std::map<std::string, std::string>& metadata = {});
 absl::Status WithRetryAfter(absl::Status status, absl::Duration delay);
+absl::Status WithQuotaFailure(absl::Status status, absl::string_view subject, absl::string_view description);
 // InvalidArgument "field: description", with a BadRequest that names the field.
 absl::Status BadField(absl::string_view field, absl::string_view description);
 // Unimplemented "field: not served", with a BadRequest that names the field.

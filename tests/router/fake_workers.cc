@@ -173,6 +173,18 @@ class FakeWorkers::PrefillService final : public pb::PrefillWorker::CallbackServ
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* Forget(grpc::CallbackServerContext* context, const pb::ForgetRequest* request,
+                                   pb::ForgetResponse* response) override {
+    {
+      MutexLock lock(&owner_->mu_);
+      owner_->forgotten_.emplace_back(name_, *request);
+    }
+    response->set_freed_bytes(7);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
  private:
   FakeWorkers* const owner_;
   const std::string name_;
@@ -254,6 +266,11 @@ int FakeWorkers::cancelled_prefills() const {
 int FakeWorkers::cancelled_decodes() const {
   MutexLock lock(&mu_);
   return cancelled_decodes_;
+}
+
+std::vector<std::pair<std::string, pb::ForgetRequest>> FakeWorkers::forgotten() const {
+  MutexLock lock(&mu_);
+  return forgotten_;
 }
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -67,6 +68,8 @@ class FakeWorkers {
   std::vector<FakeAttempt> attempts() const;  // in the order of their Prefill calls
   // Addresses of decode workers that the router named to this one last.
   std::vector<std::string> heard(const std::string& name) const;
+  // What workers were told to forget, by name, in order; each answers that it freed 7 bytes.
+  std::vector<std::pair<std::string, internal::v1::ForgetRequest>> forgotten() const;
   std::string address(const std::string& name) const;
   int cancelled_prefills() const;
   int cancelled_decodes() const;
@@ -89,6 +92,7 @@ class FakeWorkers {
       ABSL_GUARDED_BY(mu_);  // Generate came, Prefill not
   std::vector<FakeAttempt> attempts_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::vector<std::string>> heard_ ABSL_GUARDED_BY(mu_);  // by name
+  std::vector<std::pair<std::string, internal::v1::ForgetRequest>> forgotten_ ABSL_GUARDED_BY(mu_);
   int cancelled_prefills_ ABSL_GUARDED_BY(mu_) = 0;
   int cancelled_decodes_ ABSL_GUARDED_BY(mu_) = 0;
 };

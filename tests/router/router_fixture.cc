@@ -115,6 +115,8 @@ void RouterTest::StartRouter(std::unique_ptr<SessionStore> store, std::vector<st
                                        grpc::InsecureChannelCredentials(), args);
   inference_ = v1::Inference::NewStub(channel_);
   sessions_ = v1::Sessions::NewStub(channel_);
+  admin_ = v1::Admin::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", router_->admin_port()),
+                                                  grpc::InsecureChannelCredentials()));
   int prefill = 0, decode = 0;
   for (const std::string& name : workers) {
     AddWorker(name);
@@ -134,6 +136,15 @@ void RouterTest::AwaitWorkers(int prefill, int decode) {
     ASSERT_LT(absl::Now(), until) << "workers did not register";
     absl::SleepFor(absl::Milliseconds(5));
   }
+}
+
+bool RouterTest::Eventually(const std::function<bool()>& condition) {
+  const absl::Time until = absl::Now() + kPatience * absl::Seconds(10);
+  while (!condition()) {
+    if (absl::Now() > until) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return true;
 }
 
 v1::ChatRequest RouterTest::Ask(const std::string& text) {

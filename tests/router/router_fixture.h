@@ -13,6 +13,7 @@
 #include "common/base/mutex.h"
 #include "common/metrics/router_metrics.h"
 #include "router/router.h"
+#include "sluice/v1/admin.grpc.pb.h"
 #include "sluice/v1/inference.grpc.pb.h"
 #include "sluice/v1/sessions.grpc.pb.h"
 #include "tests/router/fake_workers.h"
@@ -47,6 +48,8 @@ class RouterTest : public testing::Test {
   // Runs `action` in a thread that ends before the test's objects do.
   void Later(std::function<void()> action);
 
+  // Waits up to 10 s for what happens in the background.
+  static bool Eventually(const std::function<bool()>& condition);
   static v1::ChatRequest Ask(const std::string& text);
   static v1::ChatRequest AskIn(const std::string& session_id, const std::string& text);
   SeenReply Stream(const v1::ChatRequest& request, grpc::ClientContext* context = nullptr);
@@ -65,6 +68,7 @@ class RouterTest : public testing::Test {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Inference::Stub> inference_;
   std::unique_ptr<v1::Sessions::Stub> sessions_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
 };
 
 }  // namespace sluice

@@ -398,18 +398,6 @@ TEST_F(RouterTest, StoppingRefusesNewRequestsAndLetsOldOnesEnd) {
   EXPECT_EQ(reply.text, "late");
 }
 
-TEST_F(RouterTest, WhatIsNotServedSaysSoByName) {
-  StartRouter(nullptr, {});
-  grpc::ClientContext a, b;
-  v1::TokenizeResponse tokens;
-  grpc::Status status = inference_->Tokenize(&a, v1::TokenizeRequest(), &tokens);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("Tokenize"));
-  v1::Session session;
-  status = sessions_->TruncateSession(&b, v1::TruncateSessionRequest(), &session);
-  EXPECT_THAT(status.error_message(), HasSubstr("TruncateSession"));
-}
-
 TEST_F(RouterTest, BadTextIsNamedByItsField) {
   StartRouter(nullptr, {});
   v1::ChatRequest request = Ask("xx");
