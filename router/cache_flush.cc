@@ -55,18 +55,18 @@ void FlushCaches(const RunServices& services, const v1::FlushCacheRequest& reque
   for (std::shared_ptr<FlushCall>& call : calls) {
     ++services.runs->alive();
     FlushCall* const c = call.get();
-    c->stub->async()->Forget(
-        &c->context, &c->request, &c->response,
-        [call = std::move(call), flush, alive = services.runs->shared_alive()](const grpc::Status& status) mutable {
-          if (status.ok()) {
-            call->out->set_freed_bytes(call->response.freed_bytes());
-          } else {
-            call->out->set_error(status.error_message());
-          }
-          call.reset();
-          --*alive;
-          if (--flush->open == 0) flush->done(absl::OkStatus());
-        });
+    c->stub->async()->Forget(&c->context, &c->request, &c->response,
+                             [call = std::move(call), flush,
+                              alive = services.runs->shared_alive()](const grpc::Status& status) mutable {
+                               if (status.ok()) {
+                                 call->out->set_freed_bytes(call->response.freed_bytes());
+                               } else {
+                                 call->out->set_error(status.error_message());
+                               }
+                               call.reset();
+                               --*alive;
+                               if (--flush->open == 0) flush->done(absl::OkStatus());
+                             });
   }
 }
 
