@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/mutex.h"
 #include "common/base/random_id.h"
+#include "common/base/status.h"
 #include "common/session/session_rules.h"
 #include "common/session/turn_ids.h"
 
@@ -25,13 +26,7 @@ class MemoryStore final : public SessionStore {
   explicit MemoryStore(const SessionLimits& limits) : limits_(limits) {}
 
   absl::StatusOr<Session> Create(const NewSession& fresh) override {
-    if (absl::Status status = CheckNewSession(fresh); !status.ok()) return status;
-    Session session;
-    session.id = RandomId128();
-    session.owner = fresh.owner;
-    session.model = fresh.model;
-    session.metadata = fresh.metadata;
-    session.created_unix_ms = session.updated_unix_ms = fresh.created_unix_ms;
+    SLUICE_ASSIGN_OR_RETURN(Session session, SessionOf(fresh));
     MutexLock lock(&mu_);
     return Insert(std::move(session));
   }

@@ -28,13 +28,7 @@ class PostgresStore final : public SessionStore {
       : pool_(std::move(pool)), limits_(limits) {}
 
   absl::StatusOr<Session> Create(const NewSession& fresh) override {
-    SLUICE_RETURN_IF_ERROR(CheckNewSession(fresh));
-    Session session;
-    session.id = RandomId128();
-    session.owner = fresh.owner;
-    session.model = fresh.model;
-    session.metadata = fresh.metadata;
-    session.created_unix_ms = session.updated_unix_ms = fresh.created_unix_ms;
+    SLUICE_ASSIGN_OR_RETURN(Session session, SessionOf(fresh));
     SLUICE_RETURN_IF_ERROR(
         pool_->Transact([&](PgConnection& db, bool repeated) { return Insert(db, session, repeated); }));
     return session;

@@ -5,6 +5,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/random_id.h"
 
 namespace sluice {
 namespace {
@@ -30,12 +31,18 @@ absl::string_view OrNone(absl::string_view turn_id) { return turn_id.empty() ? "
 
 bool IsId(absl::string_view text) { return text.size() == kIdDigits && IsLowerHex(text); }
 
-absl::Status CheckNewSession(const NewSession& session) {
-  if (session.metadata.size() > kMaxSessionMetadata) {
+absl::StatusOr<Session> SessionOf(const NewSession& fresh) {
+  if (fresh.metadata.size() > kMaxSessionMetadata) {
     return absl::InvalidArgumentError(
-        absl::StrCat("metadata: at most ", kMaxSessionMetadata, " entries, got ", session.metadata.size()));
+        absl::StrCat("metadata: at most ", kMaxSessionMetadata, " entries, got ", fresh.metadata.size()));
   }
-  return absl::OkStatus();
+  Session session;
+  session.id = RandomId128();
+  session.owner = fresh.owner;
+  session.model = fresh.model;
+  session.metadata = fresh.metadata;
+  session.created_unix_ms = session.updated_unix_ms = fresh.created_unix_ms;
+  return session;
 }
 
 absl::Status CheckTurn(const Turn& turn) {

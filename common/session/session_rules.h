@@ -1,5 +1,5 @@
-// Role: what every store refuses in the same words, the page token they share, and how a turn counts.
-// Threads: pure functions.
+// Role: what every store refuses in the same words, how a session begins, the page token they share, and
+// how a turn counts. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,9 @@ namespace sluice {
 // 32 lower-case hex digits, as all ids of sessions and turns.
 bool IsId(absl::string_view text);
 
-absl::Status CheckNewSession(const NewSession& session);
+// A session with an id of its own, not stored yet. InvalidArgument: too much metadata.
+absl::StatusOr<Session> SessionOf(const NewSession& fresh);
+
 absl::Status CheckTurn(const Turn& turn);
 absl::Status CheckPageSize(int page_size);
 

@@ -42,13 +42,7 @@ class SqliteStore final : public SessionStore {
       : limits_(limits), db_(std::move(db)) {}
 
   absl::StatusOr<Session> Create(const NewSession& fresh) override {
-    SLUICE_RETURN_IF_ERROR(CheckNewSession(fresh));
-    Session session;
-    session.id = RandomId128();
-    session.owner = fresh.owner;
-    session.model = fresh.model;
-    session.metadata = fresh.metadata;
-    session.created_unix_ms = session.updated_unix_ms = fresh.created_unix_ms;
+    SLUICE_ASSIGN_OR_RETURN(Session session, SessionOf(fresh));
     MutexLock lock(&mu_);
     SqliteTransaction transaction(db_.get());
     SLUICE_RETURN_IF_ERROR(transaction.BeginWrite());
