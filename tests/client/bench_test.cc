@@ -158,7 +158,8 @@ TEST_F(BenchTest, PromptsOfAFileAreSentAsTheyAreAndBeginAgain) {
 
 TEST_F(BenchTest, DurationEndsTheLoad) {
   const absl::Time began = absl::Now();
-  ASSERT_EQ(Bench({"--duration", "0.5", "--rate", "40", "--json", json_path()}), 0) << run.err();
+  ASSERT_EQ(Bench({"--duration", "0.5", "--rate", "40", "--seed", "1", "--json", json_path()}), 0)
+      << run.err();
   EXPECT_GE(absl::Now() - began, absl::Milliseconds(400));
   const nlohmann::json json = Json();
   EXPECT_GT(json["runs"][0]["completed"], 0);
