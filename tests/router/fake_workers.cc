@@ -109,6 +109,14 @@ void FakeAttempt::Serve(const std::vector<int32_t>& reply, const std::string& fi
   Generated(finish, reply.back());
 }
 
+void FakeAttempt::ServeThreeAndDie(const std::vector<int32_t>& reply) const {
+  FirstToken(reply[0]);
+  Receiving();
+  HandedOff();
+  Tokens(1, {reply[1], reply[2]});
+  decode->Finish(absl::UnavailableError("killed"));
+}
+
 class FakeWorkers::DecodeService final : public pb::DecodeWorker::CallbackService {
  public:
   DecodeService(FakeWorkers* owner, std::string name) : owner_(owner), name_(std::move(name)) {}

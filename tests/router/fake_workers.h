@@ -46,6 +46,8 @@ struct FakeAttempt {
   void Generated(const std::string& finish, int stop_id = 0) const;  // and D's end
   // The rest of the reply from this attempt on, in the usual order.
   void Serve(const std::vector<int32_t>& reply, const std::string& finish = "stop") const;
+  // Its first three tokens, then decode dies.
+  void ServeThreeAndDie(const std::vector<int32_t>& reply) const;
 };
 
 class FakeWorkers {

@@ -103,11 +103,7 @@ TEST_F(LogprobsTest, AReplayOnAnotherPairRepeatsNone) {
   const std::vector<int32_t> words = Reply("one two three four five");
   workers_.SetScript([&](const FakeAttempt& attempt) {
     if (attempt.number > 1) return attempt.Serve(words);
-    attempt.FirstToken(words[0]);
-    attempt.Receiving();
-    attempt.HandedOff();
-    attempt.Tokens(1, {words[1], words[2]});
-    attempt.decode->Finish(absl::UnavailableError("killed"));
+    attempt.ServeThreeAndDie(words);
   });
   const SeenReply reply = Stream(AskWith(2));
   ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();

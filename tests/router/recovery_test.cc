@@ -17,11 +17,7 @@ TEST_F(RouterTest, DecodeDiesAfterSomeTokensAndAnotherPairGoesOn) {
   std::vector<int32_t> words = Reply("one two three four five");
   workers_.SetScript([&](const FakeAttempt& attempt) {
     if (attempt.number > 1) return attempt.Serve(words);
-    attempt.FirstToken(words[0]);
-    attempt.Receiving();
-    attempt.HandedOff();
-    attempt.Tokens(1, {words[1], words[2]});
-    attempt.decode->Finish(absl::UnavailableError("killed"));
+    attempt.ServeThreeAndDie(words);
   });
   SeenReply reply = Stream(Ask("count"));
   ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
