@@ -7,6 +7,16 @@
 
 namespace sluice {
 
+WindowScoresArgs ScoresOfQueries(const LayerView& view, int64_t begin, int64_t end) {
+  WindowScoresArgs args;
+  args.q = view.q_window.Slice(0, begin, end);
+  args.k = view.k;
+  args.lse = view.window_lse.Slice(1, begin, end);
+  args.positions = view.positions;
+  args.sliding_window = view.sliding_window;
+  return args;
+}
+
 // RocketKV's first stage pools the sum over a group, SnapKV and FastKV every query head.
 absl::StatusOr<TensorView> ObservationScores(const LayerView& view, const Observation& observation, Ops& ops,
                                              Workspace& workspace) {
@@ -21,12 +31,7 @@ absl::StatusOr<TensorView> ObservationScores(const LayerView& view, const Observ
   const bool per_head = observation.pool_per_head && group > 1;
   const int64_t pooled_heads = per_head ? heads * group : heads;
 
-  WindowScoresArgs args;
-  args.q = view.q_window.Slice(0, held - window, held);
-  args.k = view.k;
-  args.lse = view.window_lse.Slice(1, held - window, held);
-  args.positions = view.positions;
-  args.sliding_window = view.sliding_window;
+  WindowScoresArgs args = ScoresOfQueries(view, held - window, held);
   args.raw = observation.raw;
   args.round_weights = observation.round_weights;
   SLUICE_ASSIGN_OR_RETURN(args.scores, workspace.Take(DType::kF32, {pooled_heads, n}));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/compression/observation.h"
 
 namespace sluice {
 
@@ -13,12 +14,7 @@ namespace sluice {
 absl::Status RetainedMass::OnAttention(const LayerView& view, Ops& ops, Workspace& workspace) {
   const int64_t held = view.q_window.shape[0], window = std::min<int64_t>(kQueries, held);
   const int64_t heads = view.k.shape[0], n = view.n_tokens;
-  WindowScoresArgs args;
-  args.q = view.q_window.Slice(0, held - window, held);
-  args.k = view.k;
-  args.lse = view.window_lse.Slice(1, held - window, held);
-  args.positions = view.positions;
-  args.sliding_window = view.sliding_window;
+  WindowScoresArgs args = ScoresOfQueries(view, held - window, held);
   SLUICE_ASSIGN_OR_RETURN(args.scores, workspace.Take(DType::kF32, {heads, n}));
   scores_.resize(heads * n);
   ops.WindowScores(args);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "common/compression/observation.h"
 #include "common/compression/retention/keep_all.h"
 #include "common/compression/retention/retention_policy.h"
 
@@ -36,12 +37,9 @@ class H2o final : public RetentionPolicy {
     const int64_t held = view.q_window.shape[0], before = view.n_tokens - held;
     for (int64_t end = held; end > 0; end -= std::min<int64_t>(end, kQueries)) {
       const int64_t begin = std::max<int64_t>(end - kQueries, 0), seen = before + end;
-      WindowScoresArgs args;
-      args.q = view.q_window.Slice(0, begin, end);
+      WindowScoresArgs args = ScoresOfQueries(view, begin, end);
       args.k = view.k.Slice(1, 0, seen);
-      args.lse = view.window_lse.Slice(1, begin, end);
       args.positions = view.positions.Slice(1, 0, seen);
-      args.sliding_window = view.sliding_window;
       args.scores = scores.Slice(1, 0, std::min(scores.shape[1], seen));
       args.round_weights = round_weights;
       args.accumulate = end < held;
