@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/random_id.h"
 #include "common/base/status.h"
 #include "common/session/pg_pool.h"
@@ -367,7 +368,8 @@ absl::StatusOr<std::string> NameOf(const std::string& uri) {
   char* error = nullptr;
   PQconninfoOption* options = PQconninfoParse(uri.c_str(), &error);
   if (options == nullptr) {
-    const std::string why = error == nullptr ? "cannot be read" : error;
+    const std::string why =
+        error == nullptr ? "cannot be read" : absl::StrReplaceAll(error, {{uri, "(not shown)"}});
     PQfreemem(error);
     return absl::InvalidArgumentError(absl::StrCat("sessions: the PostgreSQL address: ", why));
   }

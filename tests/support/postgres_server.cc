@@ -42,8 +42,7 @@ absl::StatusOr<std::string> FindPrograms() {
   return absl::NotFoundError("no PostgreSQL server here; install Debian's package postgresql");
 }
 
-// In a child of fork: only what is safe between fork and exec but for the look-up of a user, in a program
-// whose other threads do not ask for users.
+// In a child of fork: only what is safe between fork and exec.
 void BecomeOrdinaryUser(const passwd* user) {
   if (user == nullptr) return;
   if (setgroups(0, nullptr) != 0 || setgid(user->pw_gid) != 0 || setuid(user->pw_uid) != 0) _exit(126);

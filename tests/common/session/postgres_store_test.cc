@@ -289,6 +289,9 @@ TEST_F(PostgresStoreTest, AServerThatIsSilentIsUnavailableInTime) {
 TEST_F(PostgresStoreTest, AnAddressThatIsNoneIsRefused) {
   const absl::Status status = OpenPostgresStore({"postgresql://[::1/x"}, {}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  const absl::Status with_password = OpenPostgresStore({"postgresql://ada:secret@[::1/x"}, {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(with_password)) << with_password;
+  EXPECT_THAT(std::string(with_password.message()), Not(HasSubstr("secret")));
 }
 
 TEST_F(PostgresStoreTest, TextWithAnyCharacterComesBackOrIsRefused) {
