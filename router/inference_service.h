@@ -4,7 +4,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <string>
 #include <vector>
 
@@ -56,7 +55,6 @@ class InferenceService final : public RawInference {
                                        absl::StatusOr<Response> (*call)(const ServedModel&, const Request&));
 
   const RunServices* const services_;
-  std::atomic<int> text_calls_{0};  // under way
 };
 
 }  // namespace sluice

@@ -5,9 +5,8 @@
 
 namespace sluice {
 
-v1::Model ModelsService::Describe() const {
-  v1::Model out = model_->description;
-  const RequestDefaults defaults = defaults_->Get();
+v1::Model DescribeModel(const ServedModel& model, const RequestDefaults& defaults) {
+  v1::Model out = model.description;
   out.set_default_preset(defaults.preset);
   out.set_default_session_preset(defaults.session_preset);
   return out;
@@ -16,7 +15,7 @@ v1::Model ModelsService::Describe() const {
 grpc::ServerUnaryReactor* ModelsService::ListModels(grpc::CallbackServerContext* context,
                                                     const v1::ListModelsRequest*,
                                                     v1::ListModelsResponse* response) {
-  *response->add_models() = Describe();
+  *response->add_models() = DescribeModel(*model_, defaults_->Get());
   return Reply(context, absl::OkStatus());
 }
 
@@ -24,7 +23,7 @@ grpc::ServerUnaryReactor* ModelsService::GetModel(grpc::CallbackServerContext* c
                                                   const v1::GetModelRequest* request, v1::Model* response) {
   if (request->id().empty()) return Reply(context, BadField("id", "empty; name a model"));
   absl::Status status = CheckModelName(*model_, request->id());
-  if (status.ok()) *response = Describe();
+  if (status.ok()) *response = DescribeModel(*model_, defaults_->Get());
   return Reply(context, status);
 }
 

@@ -9,6 +9,9 @@
 
 namespace sluice {
 
+// What clients are told of the model, with the defaults as they are now.
+v1::Model DescribeModel(const ServedModel& model, const RequestDefaults& defaults);
+
 class ModelsService final : public v1::Models::CallbackService {
  public:
   ModelsService(const ServedModel* model, const Defaults* defaults) : model_(model), defaults_(defaults) {}
@@ -20,8 +23,6 @@ class ModelsService final : public v1::Models::CallbackService {
                                      v1::Model* response) override;
 
  private:
-  v1::Model Describe() const;
-
   const ServedModel* const model_;
   const Defaults* const defaults_;
 };

@@ -129,8 +129,9 @@ absl::Status CheckMetadata(const google::protobuf::Map<std::string, std::string>
 
 absl::Status CheckModelName(const ServedModel& model, const std::string& name) {
   if (name.empty() || name == model.name) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat("model: \"", name, "\" is not served here; \"", model.name, "\" is"));
+  return WithReason(
+      absl::NotFoundError(absl::StrCat("model: \"", name, "\" is not served here; \"", model.name, "\" is")),
+      "MODEL_NOT_FOUND");
 }
 
 absl::Status CheckChat(const ServedModel& model, const v1::ChatRequest& request) {

@@ -42,8 +42,8 @@ Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<Se
       models_(&model_, &defaults_),
       registry_(&cluster_),
       drains_(&services_, &registry_, [this](bool on) { SetDraining(on); }) {
-  services_ = {&model_, &clock_,  &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,
-               &pool_,  &timers_, metrics_,  &stats_,    &draining_,   &defaults_,      config_.run};
+  services_ = {&model_,  &clock_,  &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,     &pool_,
+               &timers_, metrics_, &stats_,   &draining_, &text_calls_, &defaults_,      config_.run};
   inference_ = std::make_unique<InferenceService>(&services_);
   admin_service_ = std::make_unique<AdminService>(&services_, &drains_);
   cluster_.SetListener({.lost = [this](const std::string& incarnation) { WorkerLost(incarnation); },

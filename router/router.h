@@ -75,6 +75,7 @@ class Router {
   RouterStats stats_;
   Defaults defaults_;
   std::atomic<bool> draining_{false};
+  std::atomic<int> text_calls_{0};
   std::atomic<bool> stopped_{false};
   std::atomic<bool> counting_{false};              // sessions, on the pool
   std::atomic<bool> expiring_{false};              // likewise

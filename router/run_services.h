@@ -121,6 +121,7 @@ struct RunServices {
   RouterMetrics* metrics;
   RouterStats* stats;
   std::atomic<bool>* draining;
+  std::atomic<int>* text_calls;  // under way
   Defaults* defaults;
   RunOptions options;
 };

@@ -90,6 +90,12 @@ std::string ReasonOf(const absl::Status& status) {
   return info.has_value() ? info->reason() : std::string();
 }
 
+std::string FieldOf(const absl::Status& status) {
+  std::optional<v1::BadRequest> bad = Read<v1::BadRequest>(status, kBadRequestUrl);
+  if (!bad.has_value() || bad->field_violations_size() == 0) return std::string();
+  return bad->field_violations(0).field();
+}
+
 std::optional<absl::Duration> RetryAfterOf(const absl::Status& status) {
   std::optional<v1::RetryInfo> info = Read<v1::RetryInfo>(status, kRetryInfoUrl);
   if (!info.has_value()) return std::nullopt;

@@ -31,6 +31,8 @@ absl::Status FieldNotServed(absl::string_view field);
 
 // ErrorInfo.reason, or empty.
 std::string ReasonOf(const absl::Status& status);
+// The field that BadField or FieldNotServed named, or empty.
+std::string FieldOf(const absl::Status& status);
 std::optional<absl::Duration> RetryAfterOf(const absl::Status& status);
 
 // The message is cut at 2 KiB: it travels in a header. A status of ours always has details on the wire; what

@@ -38,7 +38,10 @@ TEST(StatusCodec, FieldErrorsNameTheField) {
   v1::BadRequest bad;
   ASSERT_TRUE(bad.ParseFromString(details.details(0).value()));
   EXPECT_EQ(bad.field_violations(0).field(), "sampling.temperature");
+  EXPECT_EQ(FieldOf(status), "sampling.temperature");
   EXPECT_EQ(FieldNotServed("slo").code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(FieldOf(FieldNotServed("slo")), "slo");
+  EXPECT_EQ(FieldOf(absl::InternalError("x")), "");
 }
 
 TEST(StatusCodec, EveryCodeMapsToItself) {
