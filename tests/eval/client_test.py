@@ -40,6 +40,7 @@ class FakeRouter:
     def __init__(self):
         self.troubles, self.calls, self.live, self.times, self.extra_tokens = [], [], set(), [], 0
         self.told = 3  # of a vocabulary of three
+        self.loss = wire.message("CompressionLoss")(retained_mass=[1, 0.5], top1_tokens=8, top1_agreed=6)
         self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
         calls = {"Inference": {"Complete": self.complete, "Chat": self.chat},
                  "Models": {"ListModels": self.models},
@@ -75,13 +76,18 @@ class FakeRouter:
         response.done.compression.wire_bytes = 77
         return response
 
+    def lose(self, request, response):
+        if request.output.compression_loss:
+            response.done.compression.loss.CopyFrom(self.loss)
+        return response
+
     def complete(self, request, context):
         self.calls.append(request)
         self.trouble(context)
         response = self.answer("done", len(request.prompt_token_ids.ids) + len(request.prompt))
         if request.output.logprobs:
             self.tell(request, response)
-        return response
+        return self.lose(request, response)
 
     def tell(self, request, response):
         """Token 0 has a half, but with compression a quarter; the other two share what is left."""
@@ -102,7 +108,7 @@ class FakeRouter:
         turn = request.session_turn
         self.calls.append((turn.session_id, turn.new_messages[0].content))
         self.trouble(context)
-        return self.answer(turn.new_messages[0].content.upper(), 5)
+        return self.lose(request, self.answer(turn.new_messages[0].content.upper(), 5))
 
     def create(self, request, context):
         return self.new("s")
@@ -174,6 +180,19 @@ class ClientTest(unittest.TestCase):
         with self.assertRaisesRegex(runner.Refused, "--max-logprobs"):
             client_lib.Client(f"127.0.0.1:{self.router.port}", ByteTokens(), 30, 20).ask(
                 self.FORCED, methods.parse("full"), None)
+
+    def test_what_compression_lost_comes_with_every_answer_if_it_is_asked_for(self):
+        self.assertNotIn("retained_mass", self.ask(self.COMPLETION)[0].facts)
+        self.client.loss = True
+        conversation = Sample("session", (Turn("one", ("ONE",), 9), Turn("two", ("TWO",), 9)))
+        for sample in (self.COMPLETION, self.FORCED, conversation):
+            for reply in self.ask(sample):
+                self.assertEqual([reply.facts[name] for name in ("retained_mass", "top1_tokens", "top1_agreed")],
+                                 [[1, 0.5], 8, 6])
+        self.router.loss = wire.message("CompressionLoss")(skipped="busy")
+        (reply,) = self.ask(self.COMPLETION)
+        self.assertEqual(reply.facts["loss_skipped"], "busy")
+        self.assertNotIn("top1_tokens", reply.facts)
 
     def test_full_kv_that_does_not_answer_is_asked_again_by_all_who_wait(self):
         self.router.troubles = [(grpc.StatusCode.UNAVAILABLE, "", 0.05)]

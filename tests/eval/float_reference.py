@@ -12,6 +12,7 @@ slow, and has nothing in common with the servers' code.
 import argparse
 import collections
 import json
+import math
 import pathlib
 import sys
 
@@ -63,11 +64,11 @@ class Model:
         y = norm(x, w["post_attention_layernorm"])
         return x + (F.silu(y @ w["mlp.gate_proj"].T) * (y @ w["mlp.up_proj"].T)) @ w["mlp.down_proj"].T
 
-    def next_token(self, x):
-        return (norm(x, self.w["model.norm.weight"]) @ self.w["model.embed_tokens.weight"].T).argmax(-1)
+    def logits(self, x):
+        return norm(x, self.w["model.norm.weight"]) @ self.w["model.embed_tokens.weight"].T
 
     def prefill(self, ids):
-        """The next token, and per layer keys, values and the window's queries."""
+        """The next token's logits, and per layer keys, values and the window's queries."""
         positions = torch.arange(len(ids), device=self.device)
         x, cache = self.w["model.embed_tokens.weight"][torch.tensor(ids, device=self.device)], []
         for layer in range(self.layers):
@@ -76,39 +77,58 @@ class Model:
             y = F.scaled_dot_product_attention(q[None], *wide, is_causal=True)[0]
             x = self.after(layer, x, y.transpose(0, 1).reshape(len(ids), -1))
             cache.append((k, v, q[:, -WINDOW:]))
-        return self.next_token(x[-1:]), cache
+        return self.logits(x[-1:]), cache
 
     def decode(self, first, cache, ways, steps=STEPS):
-        """The tokens of every way [way][step]. A way is allow(layer, q [HEADS, DIM], keys [GROUPS, n, DIM]) -> the
-        rows that a step reads, a mask [HEADS, n]."""
-        n = cache[0][0].shape[1]
-        room = cache[0][0].new_zeros(len(ways), GROUPS, steps, DIM)
-        keys, values = ([torch.cat((of[i].expand(len(ways), -1, -1, -1), room), 2) for of in cache] for i in (0, 1))
+        """The tokens of every way [way][step]."""
+        state = State(cache, len(ways), steps)
         token, out = first.expand(len(ways)), []
-        for step in range(steps):
+        for _ in range(steps):
             out.append(token)
-            at = n + step
-            x = self.w["model.embed_tokens.weight"][token]
-            position = torch.full((len(ways),), at, device=self.device)
-            for layer in range(self.layers):
-                q, k, v = self.qkv(layer, x, position)
-                q = q.transpose(0, 1)
-                keys[layer][:, :, at], values[layer][:, :, at] = k.transpose(0, 1), v.transpose(0, 1)
-                seen_k, seen_v = (y[layer][:, :, :at + 1] for y in (keys, values))
-                mask = torch.stack([allow(layer, q[i], seen_k[i]) for i, allow in enumerate(ways)])
-                grouped = q.reshape(len(ways), GROUPS, -1, DIM)
-                scores = torch.einsum("bghd,bgnd->bghn", grouped, seen_k).flatten(1, 2) / DIM**0.5
-                weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
-                y = torch.einsum("bghn,bgnd->bghd", weights.view(len(ways), GROUPS, -1, at + 1), seen_v)
-                x = self.after(layer, x, y.reshape(len(ways), -1))
-            token = self.next_token(x)
+            token = self.step(token, state, ways).argmax(-1)
         return torch.stack(out, 1)
+
+    def step(self, token, state, ways):
+        """Logits [way, token] behind one more token of each way. A way is allow(layer, q [HEADS, DIM], keys [GROUPS, n,
+        DIM]) -> the rows that the step reads, a mask [HEADS, n]."""
+        x = self.w["model.embed_tokens.weight"][token]
+        position = torch.full((len(ways),), state.rows, device=self.device)
+        for layer in range(self.layers):
+            q, k, v = self.qkv(layer, x, position)
+            q = q.transpose(0, 1)
+            keys, values = state.add(layer, k, v)
+            mask = torch.stack([allow(layer, q[i], keys[i]) for i, allow in enumerate(ways)])
+            grouped = q.reshape(len(ways), GROUPS, -1, DIM)
+            scores = torch.einsum("bghd,bgnd->bghn", grouped, keys).flatten(1, 2) / DIM**0.5
+            weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+            y = torch.einsum("bghn,bgnd->bghd", weights.view(len(ways), GROUPS, -1, weights.shape[-1]), values)
+            x = self.after(layer, x, y.reshape(len(ways), -1))
+        state.rows += 1
+        return self.logits(x)
+
+
+class State:
+    """Keys and values of every way, with room for `steps` rows behind the prompt's."""
+
+    def __init__(self, cache, ways, steps):
+        room = cache[0][0].new_zeros(ways, GROUPS, steps, DIM)
+        self.keys, self.values = ([torch.cat((of[i].expand(ways, -1, -1, -1), room), 2) for of in cache]
+                                  for i in (0, 1))
+        self.rows = cache[0][0].shape[1]
+
+    def add(self, layer, k, v):
+        """k, v [GROUPS, way, DIM]; returns all rows so far."""
+        for rows, new in ((self.keys[layer], k), (self.values[layer], v)):
+            rows[:, :, self.rows] = new.transpose(0, 1)
+        return self.keys[layer][:, :, :self.rows + 1], self.values[layer][:, :, :self.rows + 1]
 
 
 def best(scores, count):
     """A mask of the `count` largest of the last dimension, the lowest of equals."""
-    order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
-    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, True)
+    count = min(count, scores.shape[-1])
+    least = scores.topk(count, -1).values[..., -1:]
+    above, equal = scores > least, scores == least
+    return above | equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True))
 
 
 def quest(page, pages, dense_layers, shared):
@@ -183,6 +203,56 @@ def chunkkv(observations, budget, reuse, one_set, chunk=10):
     return kept_rows(masks)
 
 
+def everything(layer, q, keys):
+    return torch.ones(HEADS, keys.shape[1], dtype=torch.bool, device=q.device)
+
+
+def exact_topk(budget):
+    """For every head its largest scores."""
+    def allow(layer, q, keys):
+        return best(torch.einsum("hd,hnd->hn", q, keys.repeat_interleave(HEADS // GROUPS, 0)), budget)
+    return allow
+
+
+def split(tokens, reserve, budget):
+    """RocketKV: rows kept of the prompt, page, channels, rows read."""
+    whole = tokens + reserve
+    ratio = max(1.0, whole / budget)
+    kept = max(int(whole / ratio ** min(0.2 + 0.06 * math.log2(ratio), 0.8)), min(2 * reserve, whole))
+    rest = max(1.0, kept / budget)
+    page = math.ceil(math.sqrt(rest))
+    page = 1 if page > rest else page
+    return kept - reserve, page, int(DIM * page / rest), budget // 2
+
+
+def rocketkv(observations, budget, kernel=63, reserve=32):
+    n = observations[0].shape[1] + WINDOW
+    room, page, channels, count = split(n, reserve, budget)
+    kept = []
+    for scores in observations:
+        pooled = F.max_pool1d(grouped(scores)[None], kernel, 1, kernel // 2)[0]
+        mask = with_window(best(pooled, room - WINDOW) if room < n else torch.ones_like(pooled, dtype=torch.bool))
+        kept.append(mask.nonzero()[:, 1].view(GROUPS, -1))
+
+    def allow(layer, q, keys):
+        later = torch.arange(n, keys.shape[1], device=q.device).expand(GROUPS, -1)
+        rows = torch.cat((kept[layer], later), 1)
+        k = keys.gather(1, rows[..., None].expand(-1, -1, DIM))
+        q = q.view(GROUPS, -1, DIM)
+        sign = torch.where(q.sum(1) > 0, 1.0, -1.0)
+        bound = F.pad(k * sign[:, None], (0, 0, 0, -k.shape[1] % page), value=-torch.inf)
+        bound = bound.view(GROUPS, -1, page, DIM).amax(2)
+        size = q.abs().sum(1)
+        used = best(size, channels)[:, None]
+        score = torch.einsum("ghd,gpd->ghp", q * sign[:, None] * used, bound)
+        share = (q.abs() * used).sum(-1) / q.abs().sum(-1)
+        by_row = (score / (DIM * share).sqrt()[..., None]).repeat_interleave(page, 2)[..., :k.shape[1]]
+        read = best(by_row.softmax(-1).mean(1), count)
+        mask = torch.zeros(GROUPS, keys.shape[1], dtype=torch.bool, device=q.device).scatter_(1, rows, read)
+        return mask.repeat_interleave(HEADS // GROUPS, 0)
+    return allow
+
+
 def ways_of(length, cache, methods, budgets):
     """{(method, reading, budget): allow}."""
     out = {}
@@ -234,7 +304,8 @@ def main():
     for index in range(args.samples):
         for length in map(int, args.lengths.split(",")):
             (turn,) = samples.get(args.task, length, index).turns
-            first, cache = model.prefill(words.ids(turn.text))
+            logits, cache = model.prefill(words.ids(turn.text))
+            first = logits.argmax(-1)
             ways = ways_of(length, cache, methods, budgets)
             names = list(ways)
             for at in range(0, len(names), args.batch):

@@ -155,6 +155,31 @@ class References(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "either"):
                 grid.from_table({**TABLE, "expect": [bad]})
 
+    def test_earlier_cells_stand_where_the_later_ones_have_fewer_samples(self):
+        earlier = [self.cell(1, 40), self.cell(1, 40, 128), self.cell(1, 40, 256)]
+        later = [self.cell(0, 39), self.cell(0, 200, 128), self.cell(0, 1, 512)]
+        got = {cell["budget"]: cell["samples"] for cell in cells.merged(earlier, later)}
+        self.assertEqual(got, {64: 40, 128: 200, 256: 40, 512: 1})
+
+    def test_what_compression_lost_is_the_mean_of_the_turns_that_measured_it(self):
+        head = {"kind": "sample", "task": "vt", "length": 1024, "method": "narrow", "definition": "x", "budget": 64}
+        cost = dict.fromkeys(("prompt_tokens", "kept_tokens", "read_tokens", "kv_bytes_full", "wire_bytes",
+                              "prefill_seconds", "total_seconds"), 1)
+        turns = [{"retained_mass": [1.0, 0.5], "top1_tokens": 8, "top1_agreed": 8}, {"loss_skipped": "busy"},
+                 {"retained_mass": [0.8, 0.1], "top1_tokens": 2, "top1_agreed": 0}]
+        records = [{**head, "key": str(i), "score": 1, "turns": [{"score": 1, "off": "", **cost, **turn}]}
+                   for i, turn in enumerate(turns)]
+        (cell,) = cells.cells_of(records)
+        self.assertEqual((cell["loss"]["turns"], cell["loss"]["top1"]), (2, 0.8))
+        for mass, want in zip(cell["loss"]["retained_mass"], (0.9, 0.3), strict=True):
+            self.assertAlmostEqual(mass, want)
+        text = tables.markdown([cell], grid.Grid(()), [])
+        self.assertIn("| `narrow` | 60 (30); 80 |", text)
+        self.assertIn("does not predict accuracy", text)
+        (without,) = cells.cells_of(records[1:2])
+        self.assertNotIn("loss", without)
+        self.assertNotIn("does not predict", tables.markdown([without], grid.Grid(()), []))
+
     def test_every_turn_must_hold(self):
         cells_ = [{**self.cell(1, 10), "turns": [1.0, 0.5]},
                   {**self.cell(1, 10), "method": "full", "turns": [1.0, 0.9]}]

@@ -65,6 +65,10 @@ def arguments():
                         "their samples.jsonl, one behind the other, are those of the whole")
     parser.add_argument("--again", type=int, metavar="N",
                         help="N samples of the cells in --out that a [[reference]] of the grid does not bear out")
+    parser.add_argument("--loss", action="store_true",
+                        help="of every prompt, what compression lost on it (servers with --shadow-rate above 0)")
+    parser.add_argument("--earlier", metavar="FILE",
+                        help="results.json of an earlier run: its cells stand where --out has fewer samples of its own")
     parser.add_argument("--parallel", type=int, default=4, help="requests at a time (default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=600, help="of one request [seconds]")
     parser.add_argument("--patience", type=float, default=120,
@@ -103,7 +107,7 @@ def measure(args, wanted, results):
     from lab.tokens import Tokens
 
     tokens = Tokens(args.model)
-    client = Client(args.router, tokens, args.timeout, args.patience)
+    client = Client(args.router, tokens, args.timeout, args.patience, args.loss)
     served = client.model()
     for record in results.records:
         if record["kind"] == "run" and record["model"] != served.id:
@@ -149,6 +153,14 @@ def only(records, wanted):
     return out
 
 
+def cells_with(earlier, records):
+    """The records' cells, and those of an earlier results.json that had more samples, or that the records lack."""
+    found = cells.cells_of(records)
+    if not earlier:
+        return found
+    return cells.merged(json.loads(pathlib.Path(earlier).read_text(encoding="utf-8"))["cells"], found)
+
+
 def report(args, wanted, records):
     if args.grid:
         records = only(records, wanted)
@@ -156,7 +168,9 @@ def report(args, wanted, records):
     left = 0
     if wanted is not None and not args.report_only:
         left = len({job.key for job in wanted.jobs(args.shard)} - {record.get("key") for record in records})
-    found = cells.cells_of(records)
+    found = cells_with(args.earlier, records)
+    if args.earlier:
+        runs = json.loads(pathlib.Path(args.earlier).read_text(encoding="utf-8"))["runs"] + runs
     out = pathlib.Path(args.out)
     summary = {"model": runs[-1]["model"] if runs else "", "runs": runs, "samples_missing": left, "cells": found}
     write(out / "results.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
@@ -187,7 +201,7 @@ def main():
         results = store.Store(args.out)
         asked = wanted
         if args.again:
-            asked = wanted.again(cells.cells_of(results.records), args.again)
+            asked = wanted.again(cells_with(args.earlier, results.records), args.again)
         if not args.report_only:
             try:
                 failures = measure(args, asked, results)

@@ -18,6 +18,16 @@ def cells_of(records):
     return [_cell(group) for group in groups.values()]
 
 
+def merged(earlier, later):
+    """Cells of both; of a cell that both have, the one with more samples."""
+    out = collections.OrderedDict()
+    for cell in [*earlier, *later]:
+        key = (cell["task"], cell["length"], cell["definition"], cell["budget"])
+        if key not in out or cell.get("samples", 0) >= out[key].get("samples", 0):
+            out[key] = cell
+    return list(out.values())
+
+
 def _cell(group):
     first = group[-1]  # a method may have been renamed since: the last name counts
     cell = {"task": first["task"], "length": first["length"], "method": first["method"],
@@ -41,10 +51,24 @@ def _cell(group):
         cell["kl"] = {"mean": mean([turn["kl"] for turn in turns]), "low": low, "high": high,
                       "whole": all(turn["kl_whole"] for turn in turns)}
     cell["cost"] = _cost(answered)
+    loss = _loss([turn for record in answered for turn in record["turns"]])
+    if loss:
+        cell["loss"] = loss
     off = collections.Counter(turn["off"] for record in answered for turn in record["turns"] if turn["off"])
     if off:
         cell["off"] = {"turns": sum(off.values()), "why": off.most_common(1)[0][0]}
     return cell
+
+
+def _loss(turns):
+    """What the servers measured that compression lost, over the turns on which they did; None: on none."""
+    measured = [turn for turn in turns if turn.get("top1_tokens") or turn.get("retained_mass")]
+    if not measured:
+        return None
+    masses = [turn["retained_mass"] for turn in measured if turn["retained_mass"]]
+    tokens = sum(turn["top1_tokens"] for turn in measured)
+    return {"turns": len(measured), "retained_mass": [mean(layer) for layer in zip(*masses)],
+            "top1": sum(turn["top1_agreed"] for turn in measured) / tokens if tokens else None}
 
 
 def scored_turns(record):

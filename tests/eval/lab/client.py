@@ -22,8 +22,9 @@ REFERENCES = 8  # distributions of full KV that are kept: each is asked for by a
 class Client:
     """ask() from any thread."""
 
-    def __init__(self, router, tokens, timeout, patience):
-        self.tokens, self.timeout, self.patience = tokens, timeout, patience
+    def __init__(self, router, tokens, timeout, patience, loss=False):
+        """loss: every answer brings what the servers measured that compression lost on its prompt."""
+        self.tokens, self.timeout, self.patience, self.loss = tokens, timeout, patience, loss
         channel = grpc.insecure_channel(router, options=[("grpc.max_receive_message_length", 64 << 20)])
         self.inference = wire.Service(channel, "Inference")
         self.sessions = wire.Service(channel, "Sessions")
@@ -75,6 +76,7 @@ class Client:
         request = wire.message("CompleteRequest")(prompt_token_ids={"ids": self.tokens.ids(turn.text)},
                                                   compression=spec)
         _greedy(request, turn, sample.stop)
+        request.output.compression_loss = self.loss
         return [_reply(self.inference.Complete(request, timeout=self.timeout))]
 
     def _force(self, sample, spec):
@@ -84,7 +86,8 @@ class Client:
         kl, agreement = divergence.over(full, _steps(response))
         reply, served = _reply(response), self.served(None)
         whole = served.max_logprobs == served.vocabulary
-        return [Reply(reply.text, {**reply.facts, "kl": kl, "kl_whole": whole}, agreement)]
+        facts = {**reply.facts, "kl": kl, "kl_whole": whole, "token_ids": list(response.token_ids)}
+        return [Reply(reply.text, facts, agreement)]
 
     def _reference(self, sample):
         (turn,) = sample.turns
@@ -101,6 +104,7 @@ class Client:
         _greedy(request, turn, ())
         request.stopping.ignore_eos = True
         request.sampling.forced_token_ids.extend(ids)
+        request.output.compression_loss = self.loss
         request.output.logprobs = True
         request.output.top_logprobs = told
         return self.inference.Complete(request, timeout=self.timeout)
@@ -140,6 +144,7 @@ class Client:
         request = wire.message("ChatRequest")(compression=spec, session_turn={
             "session_id": session, "new_messages": [{"role": "user", "content": turn.text}]})
         _greedy(request, turn, ())
+        request.output.compression_loss = self.loss
         return _reply(self.inference.Chat(request, timeout=self.timeout))
 
 
@@ -184,7 +189,19 @@ def _reply(response):
         "completion_tokens": usage.completion_tokens, "applied": report.method, "off": report.off_reason,
         "kept_tokens": report.kept_tokens_mean, "read_tokens": report.read_tokens,
         "kv_bytes_full": report.kv_bytes_full, "kv_bytes_kept": report.kv_bytes_kept, "wire_bytes": report.wire_bytes,
-        "prefill_seconds": round(timings.prefill_seconds, 6), "total_seconds": round(timings.total_seconds, 6)})
+        "prefill_seconds": round(timings.prefill_seconds, 6), "total_seconds": round(timings.total_seconds, 6),
+        **_loss(report)})
+
+
+def _loss(report):
+    """As fields of the record; nothing where it was not asked for."""
+    if not report.HasField("loss"):
+        return {}
+    loss = report.loss
+    if loss.skipped:
+        return {"loss_skipped": loss.skipped}
+    return {"retained_mass": [round(mass, 4) for mass in loss.retained_mass], "top1_tokens": loss.top1_tokens,
+            "top1_agreed": loss.top1_agreed}
 
 
 def _verdict(error):

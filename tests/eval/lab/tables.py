@@ -18,6 +18,8 @@ def markdown(cells, grid, header):
             if _has_turns(here):
                 out += ["", *_table(here, "first_turn", "first question"), "",
                         *_table(here, "later_turns", "later questions")]
+            if any("loss" in cell for cell in here):
+                out += ["", *_loss(here)]
             out += ["", *_wire(here)]
     if grid.references:
         out += ["", "## Against other measurements", "", *_references(cells, grid.references)]
@@ -85,6 +87,25 @@ def percent(share):
     """Never "100" or "0" for what is not."""
     text = f"{100 * share:.0f}"
     return f"{100 * share:.1f}" if (text == "100" and share < 1) or (text == "0" and share > 0) else text
+
+
+def _loss(cells):
+    """By layer the figures are in results.json."""
+    rows, budgets = _rows(cells)
+    out = ["| attention that kept rows hold, %: mean of the layers (least layer); next tokens as full KV's, % | "
+           + " | ".join(map(_budget, budgets)) + " |", "| --- |" + " --- |" * len(budgets)]
+    for method, row in rows:
+        out.append(f"| `{method}` | " + " | ".join(_lost(row.get(budget)) for budget in budgets) + " |")
+    return out + ["", "Shown, but it does not predict accuracy: of two methods that hold as much attention one may "
+                  "answer everything and the other nothing."]
+
+
+def _lost(cell):
+    if cell is None or "loss" not in cell:
+        return "-"
+    masses, top1 = cell["loss"]["retained_mass"], cell["loss"]["top1"]
+    mass = f"{percent(sum(masses) / len(masses))} ({percent(min(masses))})" if masses else "-"
+    return f"{mass}; {'-' if top1 is None else percent(top1)}"
 
 
 def _wire(cells):
