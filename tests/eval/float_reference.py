@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Quest, ChunkKV and SnapKV in plain float32, in more than one reading of their definitions, on the lab's own prompts.
+"""Quest, SparQ, ChunkKV, SnapKV and RocketKV in plain float32, in more than one reading of their definitions, on the
+lab's own prompts.
 
     python3 tests/eval/float_reference.py --lengths 4096,16384 --samples 40 --out build/eval/float.json
+    python3 tests/eval/float_reference.py --task prose --lengths 8192 --samples 10 --methods rocketkv,exact_topk \\
+        --samples-file samples.jsonl --out build/eval/float_prose.json
 
 Where a figure of another measurement is not reproduced, this says which reading of the method gives it, and whether the
-servers do what their reading says: `--samples-file samples.jsonl` compares with their answers, prompt by prompt. Needs
-torch, safetensors and tokenizers, and knows the bundled model only. Whatever is left out of a step is masked: it is
-slow, and has nothing in common with the servers' code.
+servers do what their reading says: `--samples-file samples.jsonl` compares with their answers, prompt by prompt; of
+`prose` with their divergence from full KV on the words that they said. Needs torch, safetensors and tokenizers, and
+knows the bundled model only. Whatever is left out of a step is masked: it is slow, and has nothing in common with the
+servers' code.
 """
 
 import argparse
@@ -25,7 +29,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from lab import runner, texts, tokens  # noqa: E402
 
-WINDOW, STEPS, EPS, THETA = 32, 12, 1e-5, 500000.0
+WINDOW, EPS, THETA = 32, 1e-5, 500000.0
+STEPS = {"niah_single_3": 44}  # a uuid and a blank; other answers: 12
 HEADS, GROUPS, DIM = 6, 2, 64
 BUDGETS = (128, 256, 512, 1024, 2048)
 
@@ -79,7 +84,7 @@ class Model:
             cache.append((k, v, q[:, -WINDOW:]))
         return self.logits(x[-1:]), cache
 
-    def decode(self, first, cache, ways, steps=STEPS):
+    def decode(self, first, cache, ways, steps):
         """The tokens of every way [way][step]."""
         state = State(cache, len(ways), steps)
         token, out = first.expand(len(ways)), []
@@ -90,18 +95,23 @@ class Model:
 
     def step(self, token, state, ways):
         """Logits [way, token] behind one more token of each way. A way is allow(layer, q [HEADS, DIM], keys [GROUPS, n,
-        DIM]) -> the rows that the step reads, a mask [HEADS, n]."""
+        DIM]) -> the rows that the step reads, a mask [HEADS, n]; or that and what they count for [HEADS], where the
+        mean of all values stands for the others."""
         x = self.w["model.embed_tokens.weight"][token]
         position = torch.full((len(ways),), state.rows, device=self.device)
         for layer in range(self.layers):
             q, k, v = self.qkv(layer, x, position)
             q = q.transpose(0, 1)
             keys, values = state.add(layer, k, v)
-            mask = torch.stack([allow(layer, q[i], keys[i]) for i, allow in enumerate(ways)])
+            allowed = [allow(layer, q[i], keys[i]) for i, allow in enumerate(ways)]
+            mask = torch.stack([of[0] if isinstance(of, tuple) else of for of in allowed])
+            counts = torch.stack([of[1] if isinstance(of, tuple) else q.new_ones(HEADS) for of in allowed])
             grouped = q.reshape(len(ways), GROUPS, -1, DIM)
             scores = torch.einsum("bghd,bgnd->bghn", grouped, keys).flatten(1, 2) / DIM**0.5
             weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
             y = torch.einsum("bghn,bgnd->bghd", weights.view(len(ways), GROUPS, -1, weights.shape[-1]), values)
+            counts = counts.view(len(ways), GROUPS, -1, 1)
+            y = counts * y + (1 - counts) * values.mean(2)[:, :, None]
             x = self.after(layer, x, y.reshape(len(ways), -1))
         state.rows += 1
         return self.logits(x)
@@ -145,6 +155,25 @@ def quest(page, pages, dense_layers, shared):
         if shared:
             bound = bound.view(GROUPS, -1, bound.shape[-1]).sum(1).repeat_interleave(HEADS // GROUPS, 0)
         return best(bound, pages).repeat_interleave(page, 1)[:, :n]
+    return allow
+
+
+def sparq(channels, count, shared, mean):
+    """shared: one choice of channels and rows a group, with a quarter of the rows for the latest ones; else every head
+    its own, and no row is safe."""
+    def allow(layer, q, keys):
+        q = q.view(GROUPS, -1, DIM)
+        size = q.abs()
+        used = best(size.sum(1, keepdim=True) if shared else size, channels)
+        share = (size * used).sum(-1) / size.sum(-1)
+        scores = torch.einsum("ghd,gnd->ghn", q * used, keys) / (DIM * share).sqrt()[..., None]
+        rank = scores.clone()
+        if shared:
+            rank = scores.sum(1, keepdim=True).expand_as(scores).clone()
+            rank[..., -(count // 4 + 1):] = torch.inf
+        read = best(rank, count)
+        counts = (scores.softmax(-1) * read).sum(-1) if mean else torch.ones_like(share)
+        return read.reshape(HEADS, -1), counts.reshape(HEADS)
     return allow
 
 
@@ -264,17 +293,97 @@ def ways_of(length, cache, methods, budgets):
                 page = max(2, length // budget)
                 out["quest", reading, budget] = quest(16, max(3, budget // 16), dense_layers, shared)
                 out["quest-eq", reading, budget] = quest(page, max(1, budget // 2 // page), dense_layers, shared)
-        if not any(method.startswith(("snapkv", "chunkkv")) for method in methods):
+        for shared in (True, False):
+            for mean in (True, False):
+                reading = f"{'group' if shared else 'head'}, {'with' if mean else 'without'} the mean"
+                out["sparq-eq", reading, budget] = sparq(max(1, DIM * budget // length), budget // 2, shared, mean)
+        if not any(method.startswith(("snapkv", "chunkkv", "rocketkv")) for method in methods):
             continue
         observations = observations or observed(cache)
+        out["rocketkv", "as the servers", budget] = rocketkv(observations, budget)
         for pool_first in (False, True):
             reading = "pooled, then summed" if pool_first else "summed, then pooled"
-            out["snapkv-max7", reading, budget] = snapkv(observations, budget, 7, pool_first)
+            for kernel in (7, 63, 127):
+                out[f"snapkv-max{kernel}", reading, budget] = snapkv(observations, budget, kernel, pool_first)
         for one_set in (False, True):
             reading = "one set a layer" if one_set else "a set a KV head"
             out["chunkkv-unpooled", reading, budget] = chunkkv(observations, budget, 1, one_set)
             out["chunkkv-reuse2", reading, budget] = chunkkv(observations, budget, 2, one_set)
     return {name: allow for name, allow in out.items() if name[0] in methods}
+
+
+def prose_ways(cache, methods, budgets):
+    """{(method, budget): allow}."""
+    observations = observed(cache)
+    make = {"rocketkv": lambda budget: rocketkv(observations, budget), "exact_topk": exact_topk,
+            "snapkv63": lambda budget: snapkv(observations, budget, 63, False),
+            "quest": lambda budget: quest(16, max(3, budget // 16), 2, False)}
+    return {(method, budget): make[method](budget) for method in methods for budget in budgets}
+
+
+def divergences(model, ids, words, ways, batch):
+    """Of every way its mean KL(full KV to it) and the share of steps with full KV's best token, over the steps behind
+    the first. words: what is said; so many tokens of full KV's own where that is a number."""
+    logits, cache = model.prefill(ids)
+    ways, own = ways(cache), isinstance(words, int)
+    steps = words if own else len(words)
+    said, full = [logits.argmax().item() if own else words[0]], []
+    state = State(cache, 1, steps)
+    while len(full) < steps - 1:
+        full.append(model.step(torch.tensor([said[-1]], device=model.device), state, [everything])[0].log_softmax(-1))
+        said.append(full[-1].argmax().item() if own else words[len(full)])
+    out, names = {}, list(ways)
+    for at in range(0, len(names), batch):
+        some = names[at:at + batch]
+        state, kl, agreed = State(cache, len(some), steps), 0, 0
+        for token, p in zip(said, full):
+            token = torch.tensor([token], device=model.device).expand(len(some))
+            q = model.step(token, state, [ways[name] for name in some]).log_softmax(-1)
+            kl, agreed = kl + (p.exp() * (p - q)).sum(-1), agreed + (q.argmax(-1) == p.argmax()).float()
+        for name, a, b in zip(some, (kl / len(full)).tolist(), (agreed / len(full)).tolist()):
+            out[name] = a, b
+    return out
+
+
+def prose(args, model, words, samples, budgets):
+    """Of every method, length and budget the divergence here, and that of the servers on the same words."""
+    servers = {}
+    for line in open(args.samples_file) if args.samples_file else ():
+        record = json.loads(line)
+        if record["kind"] == "sample" and record["task"] == args.task and "token_ids" in record["turns"][0]:
+            servers[record["method"], record["length"], record["budget"], record["index"]] = record["turns"][0]
+    rows = collections.OrderedDict()
+    for index in range(args.samples):
+        for length in map(int, args.lengths.split(",")):
+            (turn,) = samples.get(args.task, length, index).turns
+            said = next((of["token_ids"] for key, of in servers.items() if (key[1], key[3]) == (length, index)),
+                        words.ids(turn.follow)[:turn.max_tokens] or turn.max_tokens)
+            found = divergences(model, words.ids(turn.text), said,
+                                lambda cache: prose_ways(cache, args.methods.split(","), budgets), args.batch)
+            for (method, budget), (kl, agreed) in found.items():
+                row = rows.setdefault((method, length, budget), {
+                    "task": args.task, "method": method, "length": length, "budget": budget, "kl": [], "agreed": [],
+                    "servers_kl": []})
+                row["kl"].append(round(kl, 5))
+                row["agreed"].append(round(agreed, 4))
+                theirs = servers.get((method, length, budget, index))
+                row["servers_kl"].append(None if theirs is None else round(theirs["kl"], 5))
+            pathlib.Path(args.out).write_text(json.dumps([summed(row) for row in rows.values()], indent=1) + "\n")
+    for row in rows.values():
+        print(summed(row))
+
+
+def summed(row):
+    """Means of both, over the prompts that both have, and how far apart they are, prompt by prompt."""
+    both = [(a, b) for a, b in zip(row["kl"], row["servers_kl"]) if b is not None]
+    out = {key: row[key] for key in ("task", "method", "length", "budget")}
+    out |= {"samples": len(row["kl"]), "kl": round(sum(row["kl"]) / len(row["kl"]), 5),
+            "agreed": round(sum(row["agreed"]) / len(row["agreed"]), 4)}
+    if both:
+        out |= {"samples_of_both": len(both), "kl_of_both": round(sum(a for a, _ in both) / len(both), 5),
+                "servers_kl": round(sum(b for _, b in both) / len(both), 5),
+                "apart": round(sum(abs(a - b) for a, b in both) / max(1e-9, sum(a for a, _ in both)), 4)}
+    return out
 
 
 def main():
@@ -286,14 +395,20 @@ def main():
     parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)))
     parser.add_argument("--samples", type=int, default=40)
     parser.add_argument("--samples-file", help="samples.jsonl of the servers, of seed 1")
+    parser.add_argument("--threads", type=int, help="of torch on a CPU")
     parser.add_argument("--batch", type=int, default=30, help="ways decoded together")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_grad_enabled(False)
+    if args.threads:
+        torch.set_num_threads(args.threads)
     model, words = Model(args.model, args.device), tokens.Tokens(args.model)
     samples = runner.Samples(texts.Texts(args.model), words.count, seed=1)
+    if args.task.startswith("prose"):
+        prose(args, model, words, samples, tuple(map(int, args.budgets.split(","))))
+        return 0
     servers = {}
     for line in open(args.samples_file) if args.samples_file else ():
         record = json.loads(line)
@@ -310,7 +425,8 @@ def main():
             names = list(ways)
             for at in range(0, len(names), args.batch):
                 some = names[at:at + args.batch]
-                answers = model.decode(first, cache, [ways[name] for name in some]).tolist()
+                answers = model.decode(first, cache, [ways[name] for name in some],
+                                       STEPS.get(args.task, 12)).tolist()
                 for (method, reading, budget), answer in zip(some, answers):
                     hit = turn.refs[0] in words.tokenizer.decode(answer)
                     hits[method, length, reading, budget].append(hit)
