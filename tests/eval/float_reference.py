@@ -283,7 +283,8 @@ def rocketkv(observations, budget, kernel=63, reserve=32):
 
 
 def ways_of(length, cache, methods, budgets):
-    """{(method, reading, budget): allow}."""
+    """{(method, reading, budget): allow}. SparQ's equal traffic: head_dim budget / length channels, rounded down; "a
+    longer whole": where the answer is counted, too, which costs a channel wherever that divides."""
     out = {}
     observations = None
     for budget in budgets:
@@ -296,7 +297,9 @@ def ways_of(length, cache, methods, budgets):
         for shared in (True, False):
             for mean in (True, False):
                 reading = f"{'group' if shared else 'head'}, {'with' if mean else 'without'} the mean"
-                out["sparq-eq", reading, budget] = sparq(max(1, DIM * budget // length), budget // 2, shared, mean)
+                for whole, said in ((length, reading), (length + 1, f"{reading}, a longer whole")):
+                    channels = max(1, DIM * budget // whole)
+                    out["sparq-eq", said, budget] = sparq(channels, budget // 2, shared, mean)
         if not any(method.startswith(("snapkv", "chunkkv", "rocketkv")) for method in methods):
             continue
         observations = observations or observed(cache)
