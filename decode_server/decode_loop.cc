@@ -40,7 +40,13 @@ DecodeLoop::DecodeLoop(const RankedModel* model, RankedCache* cache, GenerationT
 
 DecodeLoop::~DecodeLoop() { Stop(); }
 
-bool DecodeLoop::Start(ReadySequence sequence) { return queue_.TryPush(std::move(sequence)); }
+bool DecodeLoop::Start(ReadySequence sequence) {
+  const int pages = sequence.kv->pages();
+  waiting_pages_ += pages;
+  if (queue_.TryPush(std::move(sequence))) return true;
+  waiting_pages_ -= pages;
+  return false;
+}
 
 void DecodeLoop::Stop() {
   stopping_ = true;
@@ -74,6 +80,15 @@ void DecodeLoop::Admit(ReadySequence sequence) {
   running->started = clock_->Now();
   running_.push_back(std::move(running));
   running_count_ = static_cast<int>(running_.size());
+  const int pages = running_.back()->kv->pages();
+  running_pages_ += pages;
+  waiting_pages_ -= pages;
+}
+
+void DecodeLoop::CountPages() {
+  int pages = 0;
+  for (const auto& running : running_) pages += running->kv == nullptr ? 0 : running->kv->pages();
+  running_pages_ = pages;
 }
 
 std::vector<DecodeLoop::Running*> DecodeLoop::PickBatch() {
@@ -125,6 +140,7 @@ void DecodeLoop::Step() {
                    running_.end());
     running_count_ = static_cast<int>(running_.size());
     next_ = running_.empty() ? 0 : next_ % running_.size();
+    CountPages();
   };
   drop_finished();
 
@@ -134,6 +150,7 @@ void DecodeLoop::Step() {
     if (!running_.empty()) absl::SleepFor(kPausedWait);  // every reader lags
     return;
   }
+  CountPages();
   std::vector<RankedDecodeRow> rows;
   std::vector<SampleRule> rules(batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {

@@ -43,6 +43,7 @@ class DecodeLoop {
   void Stop();
 
   int running() const { return running_count_; }
+  int pages() const { return waiting_pages_ + running_pages_; }  // that its sequences hold
 
  private:
   struct Running {
@@ -59,6 +60,7 @@ class DecodeLoop {
   void Run();
   void Admit(ReadySequence sequence);
   void Step();
+  void CountPages();
   void Finish(Running* running, const absl::Status& status, const GenerationEnd& end);
   // Chooses the sequences of the next step and makes room for their rows, preempting the youngest when empty.
   std::vector<Running*> PickBatch();
@@ -72,6 +74,7 @@ class DecodeLoop {
   BoundedQueue<ReadySequence> queue_;
   std::atomic<bool> stopping_{false};
   std::atomic<int> running_count_{0};
+  std::atomic<int> waiting_pages_{0}, running_pages_{0};
   std::vector<std::unique_ptr<Running>> running_;  // oldest first
   size_t next_ = 0;                                // round robin over running_ when it exceeds max_batch
   NamedThread thread_;

@@ -128,7 +128,7 @@ grpc::ServerWriteReactor<pb::GenerateEvent>* GenerateService::Generate(grpc::Cal
         if (std::shared_ptr<Generation> gone = weak.lock()) {
           gone->cancelled = true;
           table_->Remove(gone->key);
-          receive_loop_->Cancel(gone->key);
+          receive_loop_->Cancel(std::move(gone));
         }
       },
       &reactor);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/random_id.h"
+#include "common/handoff/result.h"
 #include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/stop_signals.h"
@@ -16,6 +17,7 @@
 #include "decode_server/decode_loop.h"
 #include "decode_server/decode_service.h"
 #include "decode_server/receive_loop.h"
+#include "kernels/make_backend.h"
 
 namespace sluice {
 namespace {
@@ -34,7 +36,7 @@ absl::Status Serve(Options options) {
   SLUICE_RETURN_IF_ERROR(NameModel(&options.worker));
   MetricsRegistry registry({"decode", options.worker.model_name, SLUICE_VERSION});
   DecodeMetrics metrics(&registry);
-  KvTransferMetrics transfer_metrics(&registry);
+  KvTransferMetrics transfer_metrics(&registry, FailureReasonNames());
   SLUICE_ASSIGN_OR_RETURN(int metrics_port,
                           registry.Serve(options.worker.metrics_listen, "--metrics-listen"));
   spdlog::info("metrics port={}", metrics_port);
@@ -45,6 +47,7 @@ absl::Status Serve(Options options) {
                             metrics.model_load_progress_ratio.Set(done);
                           }));
   metrics.model_load_seconds.Set(absl::ToDoubleSeconds(clock.Now() - load_began));
+  registry.WatchGpus(GpuAddresses(options.worker.device, options.worker.tensor_parallel));
   const RankedModel& model = *loaded.model;
   spdlog::info("model loaded name={} device=\"{}\" weights_mb={} seconds={:.1f}", loaded.identity.name(),
                loaded.group->description(), model.weight_bytes() >> 20,

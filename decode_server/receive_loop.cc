@@ -41,6 +41,7 @@ ReceiveLoop::ReceiveLoop(HandoffReceiverOptions options, std::unique_ptr<KvTrans
                          DecodeLoop* decode_loop, const Clock* clock, DecodeMetrics* metrics,
                          KvTransferMetrics* transfer_metrics)
     : shape_(options.shape),
+      slot_bytes_(options.slot_bytes),
       transport_(std::move(transport)),
       cache_(cache),
       table_(table),
@@ -60,7 +61,9 @@ void ReceiveLoop::AddStream(PeerId peer, std::shared_ptr<HandoffStream> stream) 
   inbox_.TryPush(NewStream{peer, std::move(stream)});
 }
 void ReceiveLoop::Post(StreamEvent event) { inbox_.TryPush(std::move(event)); }
-void ReceiveLoop::Cancel(const HandoffKey& key) { inbox_.TryPush(CancelKey{key}); }
+void ReceiveLoop::Cancel(std::shared_ptr<Generation> generation) {
+  inbox_.TryPush(CancelOf{std::move(generation)});
+}
 
 void ReceiveLoop::Stop() {
   stopping_ = true;
@@ -95,8 +98,9 @@ void ReceiveLoop::Handle(Event event) {
   const absl::Time now = clock_->Now();
   if (auto* added = std::get_if<NewStream>(&event)) {
     streams_[added->peer] = std::move(added->stream);
-  } else if (auto* cancel = std::get_if<CancelKey>(&event)) {
-    receiver_.Abort(cancel->key, "cancelled by the client", now);
+  } else if (auto* cancel = std::get_if<CancelOf>(&event)) {
+    OnCancel(*cancel->generation);
+    receiver_.Abort(cancel->generation->key, "cancelled by the client", now);
   } else {
     auto& incoming = std::get<StreamEvent>(event);
     if (incoming.message.has_value()) {
@@ -107,6 +111,15 @@ void ReceiveLoop::Handle(Event event) {
       receiver_.OnPeerLost(incoming.peer, now);
       streams_.erase(incoming.peer);
     }
+  }
+}
+
+// What decodes already, the decode loop counts.
+void ReceiveLoop::OnCancel(const Generation& generation) {
+  if (reservations_.contains(generation.key)) {
+    metrics_->cancelled_transfer.Increment();
+  } else if (generation.reserved == absl::Time()) {
+    metrics_->cancelled_queued.Increment();
   }
 }
 
@@ -231,13 +244,23 @@ void ReceiveLoop::PublishMetrics() {
   metrics_->in_flight_transfer.Set(receiver_.live());
   metrics_->in_flight_decode.Set(decode_loop_->running());
   metrics_->in_flight_queued.Set(std::max(0, table_->size() - receiver_.live() - decode_loop_->running()));
-  const RankedCache::Pieces pages = cache_->pages(), chunks = cache_->chunks();
+  PublishMemory(slots);
+}
+
+void ReceiveLoop::PublishMemory(const SlotCounts& slots) {
   int leased = 0;
   for (const auto& [key, reservation] : reservations_) leased += reservation.kv->pages();
+  const int decoding = decode_loop_->pages();
+  const RankedCache::Pieces pages = cache_->pages(), chunks = cache_->chunks();
   const int used = pages.used();
+  // Pages that neither loop knows of. A sequence that grew or ended between two looks is not one.
+  const int unknown = std::max(0, used - leased - decoding);
   metrics_->kv_blocks_free.Set(pages.free);
   metrics_->kv_blocks_leased.Set(leased);
-  metrics_->kv_blocks_active.Set(std::max(0, used - leased));
+  const int orphaned = std::min(unknown, std::exchange(unknown_pages_, unknown));
+  metrics_->kv_blocks_orphaned.Set(orphaned);
+  metrics_->kv_blocks_active.Set(std::max(0, used - leased - orphaned));
+  metrics_->kv_memory_ring_bytes.Set(static_cast<double>(slots.total()) * static_cast<double>(slot_bytes_));
   metrics_->kv_memory_pages_bytes.Set(static_cast<double>(used) * static_cast<double>(pages.bytes));
   metrics_->kv_memory_side_tables_bytes.Set(static_cast<double>(chunks.used()) *
                                             static_cast<double>(chunks.bytes));

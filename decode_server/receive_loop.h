@@ -37,7 +37,7 @@ class ReceiveLoop final : public ReceiverHost {
   void AddStream(PeerId peer, std::shared_ptr<HandoffStream> stream);
   void Post(StreamEvent event);
   // The client went away: ends the attempt wherever it is.
-  void Cancel(const HandoffKey& key);
+  void Cancel(std::shared_ptr<Generation> generation);
   void Stop();
 
   int live() const { return live_; }
@@ -47,14 +47,16 @@ class ReceiveLoop final : public ReceiverHost {
     PeerId peer;
     std::shared_ptr<HandoffStream> stream;
   };
-  struct CancelKey {
-    HandoffKey key;
+  struct CancelOf {
+    std::shared_ptr<Generation> generation;
   };
-  using Event = std::variant<StreamEvent, NewStream, CancelKey>;
+  using Event = std::variant<StreamEvent, NewStream, CancelOf>;
 
   void Run();
   void Handle(Event event);
+  void OnCancel(const Generation& generation);
   void PublishMetrics();
+  void PublishMemory(const SlotCounts& slots);
   absl::Status SyncRanks();
 
   // ReceiverHost, on the loop's thread.
@@ -67,6 +69,7 @@ class ReceiveLoop final : public ReceiverHost {
   void Released(const HandoffKey& key, HandoffReason reason, const std::string& detail) override;
 
   const KvShape shape_;
+  const size_t slot_bytes_;
   const std::unique_ptr<KvTransport> transport_;
   RankedCache* const cache_;
   GenerationTable* const table_;
@@ -88,6 +91,7 @@ class ReceiveLoop final : public ReceiverHost {
   BoundedQueue<Event> inbox_{1 << 16};
   std::atomic<bool> stopping_{false};
   std::atomic<int> live_{0};
+  int unknown_pages_ = 0;  // at the last look
   int64_t seen_mismatches_ = 0, seen_expired_ = 0;
   NamedThread thread_;
 };

@@ -28,6 +28,17 @@ absl::StatusOr<std::optional<int>> FirstGpu(absl::string_view device) {
 
 }  // namespace
 
+std::vector<std::string> GpuAddresses(absl::string_view device, int ranks) {
+  std::vector<std::string> addresses;
+  const absl::StatusOr<std::optional<int>> first = FirstGpu(device);
+  if (!first.ok() || !first->has_value()) return addresses;
+  for (int rank = 0; rank < ranks; ++rank) {
+    absl::StatusOr<std::string> address = CudaPciAddress(**first + rank);
+    if (address.ok()) addresses.push_back(*std::move(address));
+  }
+  return addresses;
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device, const CpuOptions& cpu) {
   SLUICE_ASSIGN_OR_RETURN(const std::optional<int> gpu, FirstGpu(device));
   return gpu ? NewCudaBackend(*gpu) : NewCpuBackend(cpu);

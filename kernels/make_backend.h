@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -13,6 +15,9 @@ namespace sluice {
 
 // GPUs that "cuda:<index>" can name; 0 where there is none, or no driver, or the build has no CUDA.
 int CountGpus();
+
+// PCI addresses of the GPUs that `ranks` from `device` on are; empty: it names none.
+std::vector<std::string> GpuAddresses(absl::string_view device, int ranks);
 
 // device: "cpu", "cuda" (the first GPU), "cuda:<index>", or "auto": the first GPU, or the CPU where there is
 // none. InvalidArgument: another name; FailedPrecondition: the machine lacks it.

@@ -13,11 +13,13 @@
 #include "common/base/random_id.h"
 #include "common/compression/compression_spec.h"
 #include "common/engine/warm_up.h"
+#include "common/handoff/result.h"
 #include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/stop_signals.h"
 #include "common/rpc/worker_process.h"
 #include "common/transport/transports.h"
+#include "kernels/make_backend.h"
 #include "prefill_server/prefill_loop.h"
 #include "prefill_server/prefill_service.h"
 #include "prefill_server/send_loop.h"
@@ -55,12 +57,12 @@ absl::Status Serve(Options options) {
   std::optional<StopsAtOnce> at_once(std::in_place, "prefill stopped while it started", 0);
   if (options.worker.name.empty()) options.worker.name = absl::StrCat("prefill-", getpid());
   PrefillLabels labels;
-  for (const Preset& preset : Presets()) labels.algorithms.push_back(preset.name);
+  labels.algorithms = MethodNames();
   labels.transports = TransportNames();
   SLUICE_RETURN_IF_ERROR(NameModel(&options.worker));
   MetricsRegistry registry({"prefill", options.worker.model_name, SLUICE_VERSION});
   PrefillMetrics metrics(&registry, labels);
-  KvTransferMetrics transfer_metrics(&registry);
+  KvTransferMetrics transfer_metrics(&registry, FailureReasonNames());
   SLUICE_ASSIGN_OR_RETURN(int metrics_port,
                           registry.Serve(options.worker.metrics_listen, "--metrics-listen"));
   spdlog::info("metrics port={}", metrics_port);
@@ -71,6 +73,7 @@ absl::Status Serve(Options options) {
                             metrics.model_load_progress_ratio.Set(done);
                           }));
   metrics.model_load_seconds.Set(absl::ToDoubleSeconds(clock.Now() - load_began));
+  registry.WatchGpus(GpuAddresses(options.worker.device, options.worker.tensor_parallel));
   const RankedModel& model = *loaded.model;
   spdlog::info("model loaded name={} device=\"{}\" weights_mb={} seconds={:.1f}", loaded.identity.name(),
                loaded.group->description(), model.weight_bytes() >> 20,

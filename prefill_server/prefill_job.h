@@ -19,6 +19,7 @@
 #include "common/engine/loss_measurement.h"
 #include "common/engine/sampler.h"
 #include "common/handoff/messages.h"
+#include "common/handoff/result.h"
 #include "common/handoff/sender.h"
 #include "prefill_server/prefix_tree.h"
 
@@ -49,7 +50,7 @@ class PrefillEvents {
   virtual void OnFirstToken(const FirstToken& token) = 0;    // terminal when token.stop is not kNone
   virtual void OnHandedOff(const HandedOff& result) = 0;     // terminal, unless the request asks to measure
   virtual void OnMeasured(const CompressionLoss& loss) = 0;  // terminal, behind OnHandedOff
-  virtual void OnHandoffFailed(const std::string& reason, const std::string& detail, bool retained,
+  virtual void OnHandoffFailed(HandoffReason reason, const std::string& detail, bool retained,
                                absl::Duration retry_after) = 0;  // terminal
   virtual void OnError(const absl::Status& status) = 0;          // terminal
 };

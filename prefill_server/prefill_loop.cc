@@ -230,10 +230,7 @@ void PrefillLoop::Run() {
                                 (short_pass_ != nullptr ? short_pass_->sequences.size() : 0));
     metrics_->in_flight_queued.Set(queued_);
     metrics_->in_flight_prefill.Set(running_);
-    metrics_->kv_memory_history_bytes.Set(static_cast<double>(history_.bytes()));
-    metrics_->session_bytes.Set(static_cast<double>(history_.bytes()));
-    metrics_->evictions_pressure.Increment(
-        static_cast<double>(history_.evictions() - std::exchange(seen_evictions_, history_.evictions())));
+    PublishMemory();
   }
   const absl::Status stopped = absl::UnavailableError("the prefill server is stopping");
   for (auto& job : inbox_.PopAll(absl::ZeroDuration())) queue_.push_back(std::move(job));
@@ -245,6 +242,25 @@ void PrefillLoop::Run() {
   }
   long_pass_.reset();
   short_pass_.reset();
+}
+
+void PrefillLoop::PublishMemory() {
+  const auto history = static_cast<double>(history_.bytes());
+  metrics_->kv_memory_history_bytes.Set(history);
+  metrics_->session_bytes.Set(history);
+  const PrefixTree::Blocks blocks = history_.blocks();
+  metrics_->kv_blocks_free.Set(static_cast<double>(blocks.free));
+  metrics_->kv_blocks_active.Set(static_cast<double>(blocks.pinned));
+  metrics_->kv_blocks_cached.Set(static_cast<double>(blocks.cached));
+  size_t scratch = 0, kept = 0;
+  for (const Pass* pass : {long_pass_.get(), short_pass_.get()}) scratch += pass == nullptr ? 0 : pass->bytes;
+  for (const auto& [job, bytes] : handed_over_) kept += job.expired() ? 0 : bytes;
+  metrics_->kv_memory_scratch_bytes.Set(static_cast<double>(scratch));
+  metrics_->kv_memory_kept_bytes.Set(static_cast<double>(kept));
+  metrics_->evictions_pressure.Increment(
+      static_cast<double>(history_.evictions() - std::exchange(seen_evictions_, history_.evictions())));
+  metrics_->evictions_forgotten.Increment(
+      static_cast<double>(history_.forgotten() - std::exchange(seen_forgotten_, history_.forgotten())));
 }
 
 // No prompt can run: none is here, or its memory is held by hand-offs under way or by what is measured.
@@ -397,6 +413,10 @@ void PrefillLoop::FinishPass(Pass* pass) {
       token.history_outcome = sequence.cached_tokens() > 0 ? "warm" : "cold";
     }
     metrics_->prefill_seconds.Observe(absl::ToDoubleSeconds(token.computed));
+    if (!model_->group().rank(0)->is_gpu()) {
+      metrics_->compression_seconds.At(request.gates.method)
+          .Observe(absl::ToDoubleSeconds(pass->pass->gate_time(static_cast<int>(i))));
+    }
     job->seal.logical_len = LogicalLen(PromptEnd(request.gates, static_cast<int>(request.prompt_ids.size())));
     job->seal.first_token = token.id;
     handed_over_.emplace_back(job, job->kept->bytes());

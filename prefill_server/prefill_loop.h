@@ -62,6 +62,7 @@ class PrefillLoop {
   void FinishPass(Pass* pass);
   void Spare();
   void DropCancelled();
+  void PublishMemory();
 
   const RankedModel* const model_;
   SendLoop* const send_loop_;
@@ -79,7 +80,7 @@ class PrefillLoop {
   std::vector<std::pair<std::weak_ptr<PrefillJob>, size_t>> handed_over_;
   std::atomic<int> queued_{0}, running_{0};
   std::atomic<int64_t> queued_tokens_{0};
-  int64_t seen_evictions_ = 0;
+  int64_t seen_evictions_ = 0, seen_forgotten_ = 0;
   std::atomic<bool> stopping_{false};
   NamedThread thread_;
 };

@@ -74,11 +74,11 @@ class EventSink final : public PrefillEvents {
     events_->Push(std::move(event));
     events_->Finish(absl::OkStatus());
   }
-  void OnHandoffFailed(const std::string& reason, const std::string& detail, bool retained,
+  void OnHandoffFailed(HandoffReason reason, const std::string& detail, bool retained,
                        absl::Duration retry_after) override {
     pb::PrefillEvent event;
     pb::HandoffFailed* out = event.mutable_handoff_failed();
-    out->set_reason(reason);
+    out->set_reason(std::string(ReasonName(reason)));
     out->set_detail(detail);
     out->set_retained(retained);
     out->set_retry_after_ms(absl::ToInt64Milliseconds(retry_after));

@@ -60,7 +60,9 @@ PrefixTree::Path& PrefixTree::Path::operator=(Path&& other) noexcept {
 }
 
 PrefixTree::Path::~Path() {
-  for (Node* node : nodes_) --node->pins;
+  for (Node* node : nodes_) {
+    if (--node->pins == 0) --tree_->pinned_;
+  }
 }
 
 int PrefixTree::Path::rows(LayerId) const { return tokens(); }
@@ -121,7 +123,7 @@ PrefixTree::Path PrefixTree::Match(absl::string_view owner, absl::Span<const int
     if (child == node->blocks.end()) break;
     node = child->second.get();
     node->last_used = now;
-    ++node->pins;
+    if (node->pins++ == 0) ++pinned_;
     path.nodes_.push_back(node);
   }
   return path;
@@ -255,6 +257,12 @@ std::shared_ptr<const PrefixTree::KeptSet> PrefixTree::FindKept(absl::string_vie
   return found->second->kept;
 }
 
+PrefixTree::Blocks PrefixTree::blocks() const {
+  const int64_t used = static_cast<int64_t>((bytes_ + block_bytes() - 1) / block_bytes());
+  const int64_t limit = static_cast<int64_t>(limit_bytes_ / block_bytes()), pinned = pinned_;
+  return {std::max<int64_t>(0, limit - used), pinned, std::max<int64_t>(0, used - pinned)};
+}
+
 bool PrefixTree::MakeRoom(size_t bytes, absl::Time now) {
   if (bytes > limit_bytes_) return false;
   while (bytes_ + bytes > limit_bytes_) {
@@ -292,7 +300,9 @@ size_t PrefixTree::Forget(absl::string_view owner, absl::Span<const std::string>
   Node* const root = OwnerRoot(owner);
   for (const std::string& turn_id : turn_ids) {
     auto kept = root->named.find(turn_id);
-    if (kept != root->named.end()) Erase(kept->second.get());
+    if (kept == root->named.end()) continue;
+    Erase(kept->second.get());
+    ++forgotten_;
   }
   for (const Forgotten& forgotten : prompts) {
     Node* node = root;
@@ -307,6 +317,7 @@ size_t PrefixTree::Forget(absl::string_view owner, absl::Span<const std::string>
            node->evictable()) {
       Node* const parent = node->parent;
       Erase(node);
+      ++forgotten_;
       node = parent;
     }
   }
@@ -321,7 +332,9 @@ size_t PrefixTree::ForgetAll() {
     for (auto& [name, child] : nodes[i]->named) nodes.push_back(child.get());
   }
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    if ((*node)->evictable()) Erase(*node);
+    if (!(*node)->evictable()) continue;
+    Erase(*node);
+    ++forgotten_;
   }
   return before - bytes_;
 }

@@ -52,7 +52,7 @@ class PrefixTree {
 
    private:
     friend class PrefixTree;
-    const PrefixTree* tree_ = nullptr;
+    PrefixTree* tree_ = nullptr;
     std::vector<Node*> nodes_;
   };
 
@@ -110,7 +110,13 @@ class PrefixTree {
 
   size_t bytes() const { return bytes_; }
   size_t limit_bytes() const { return limit_bytes_; }
-  int64_t evictions() const { return evictions_; }
+  int64_t evictions() const { return evictions_; }  // under pressure
+  int64_t forgotten() const { return forgotten_; }  // nodes that went with their turns
+  // In blocks; what a kept set holds counts as so many.
+  struct Blocks {
+    int64_t free = 0, pinned = 0, cached = 0;
+  };
+  Blocks blocks() const;
   // Frees unpinned nodes, least valuable first, until `bytes` more fit under the limit. False: they never
   // will.
   bool MakeRoom(size_t bytes, absl::Time now);
@@ -126,7 +132,8 @@ class PrefixTree {
   const KvShape shape_;
   const size_t limit_bytes_;
   std::atomic<size_t> bytes_{0};
-  std::atomic<int64_t> evictions_{0};
+  std::atomic<int64_t> evictions_{0}, forgotten_{0};
+  std::atomic<int64_t> pinned_{0};  // blocks
   std::unique_ptr<Node> root_;
 };
 

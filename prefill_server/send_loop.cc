@@ -100,18 +100,20 @@ absl::StatusOr<std::unique_ptr<SendLoop>> SendLoop::Create(HandoffSenderOptions 
                                                            PrefillMetrics* metrics,
                                                            KvTransferMetrics* transfer_metrics) {
   std::unique_ptr<SendLoop> loop(
-      new SendLoop(options.shape, std::move(transport), backend, clock, metrics, transfer_metrics));
+      new SendLoop(options, std::move(transport), backend, clock, metrics, transfer_metrics));
   SLUICE_ASSIGN_OR_RETURN(loop->sender_,
                           HandoffSender::Create(std::move(options), loop->transport_.get(), loop.get()));
   loop->thread_ = NamedThread("transfer", [loop = loop.get()] { loop->Run(); });
   return loop;
 }
 
-SendLoop::SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, Backend* backend,
-                   const Clock* clock, PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics)
-    : shape_(shape),
+SendLoop::SendLoop(const HandoffSenderOptions& options, std::unique_ptr<KvTransport> transport,
+                   Backend* backend, const Clock* clock, PrefillMetrics* metrics,
+                   KvTransferMetrics* transfer_metrics)
+    : shape_(options.shape),
+      slot_bytes_(options.slot_bytes),
       transport_(std::move(transport)),
-      work_(backend, shape),
+      work_(backend, shape_),
       clock_(clock),
       metrics_(metrics),
       transfer_metrics_(transfer_metrics) {}
@@ -187,8 +189,10 @@ void SendLoop::Retry(const std::string& handoff_id, Attempt attempt) {
   Post([this, handoff_id, attempt = std::move(attempt)]() mutable {
     auto found = jobs_.find(handoff_id);
     if (found == jobs_.end()) {
-      attempt.events->OnHandoffFailed("not_retained", "prefill no longer holds this request's kept set",
-                                      false, absl::ZeroDuration());
+      transfer_metrics_->failures.At(ReasonName(HandoffReason::kNotRetained)).Increment();
+      attempt.events->OnHandoffFailed(HandoffReason::kNotRetained,
+                                      "prefill no longer holds this request's kept set", false,
+                                      absl::ZeroDuration());
       return;
     }
     Job& entry = found->second;
@@ -236,7 +240,9 @@ void SendLoop::StartAttempt(Job* entry) {
   if (!started.ok()) {
     entry->attempt_live = false;
     entry->park_until = now + kParkTime;
-    attempt.events->OnHandoffFailed("offer_refused", started.ToString(), true, absl::ZeroDuration());
+    transfer_metrics_->failures.At(ReasonName(HandoffReason::kOfferRefused)).Increment();
+    attempt.events->OnHandoffFailed(HandoffReason::kOfferRefused, started.ToString(), true,
+                                    absl::ZeroDuration());
     return;
   }
   entry->attempt_live = true;
@@ -322,8 +328,7 @@ void SendLoop::Run() {
         // Decode aborts when its client is gone: most likely ours is going too.
         const bool client_gone = result.reason == HandoffReason::kPeerAborted;
         entry.park_until = now + (client_gone ? kShortParkTime : kParkTime);
-        events->OnHandoffFailed(std::string(ReasonName(result.reason)), result.detail, result.retained(),
-                                result.retry_after);
+        events->OnHandoffFailed(result.reason, result.detail, result.retained(), result.retry_after);
         continue;
       }
       HandedOff handed;
@@ -347,6 +352,7 @@ void SendLoop::Run() {
           absl::ToDoubleMilliseconds(entry.filled - entry.last_kept), absl::ToUnixMicros(entry.last_kept));
       metrics_->kv_transfer_seconds.At(transport_->name())
           .Observe(absl::ToDoubleSeconds(now - entry.offered));
+      metrics_->kv_transfer_exposed_seconds.Observe(absl::ToDoubleSeconds(handed.exposed));
       metrics_->kv_transfer_size_bytes.Observe(static_cast<double>(handed.wire_bytes));
       metrics_->kv_transfer_bytes_logical.Increment(static_cast<double>(handed.bytes_full));
       metrics_->kv_transfer_bytes_wire.Increment(static_cast<double>(handed.wire_bytes));
@@ -447,6 +453,7 @@ void SendLoop::PublishMetrics() {
   transfer_metrics_->lease_expired.Increment(static_cast<double>(
       sender_->leases_expired() - std::exchange(seen_expired_, sender_->leases_expired())));
   metrics_->in_flight_transfer.Set(sender_->live());
+  metrics_->kv_memory_ring_bytes.Set(static_cast<double>(slots.total()) * static_cast<double>(slot_bytes_));
 }
 
 }  // namespace sluice

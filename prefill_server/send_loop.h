@@ -56,8 +56,8 @@ class SendLoop final : public SenderHost {
   bool too_slow() const { return too_slow_; }  // a decode server's last probe was below the sender's floor
 
  private:
-  SendLoop(const KvShape& shape, std::unique_ptr<KvTransport> transport, Backend* backend, const Clock* clock,
-           PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics);
+  SendLoop(const HandoffSenderOptions& options, std::unique_ptr<KvTransport> transport, Backend* backend,
+           const Clock* clock, PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics);
   struct Job {
     std::shared_ptr<PrefillJob> job;
     HandoffKey key;  // of the attempt under way
@@ -93,6 +93,7 @@ class SendLoop final : public SenderHost {
   void OnResult(const HandoffKey& key, const HandoffResult& result) override;
 
   const KvShape shape_;
+  const size_t slot_bytes_;
   const std::unique_ptr<KvTransport> transport_;
   SlabWork work_;
   const Clock* const clock_;

@@ -307,7 +307,7 @@ absl::StatusOr<ResolvedGates> ResolveGates(const CompressionSpec& request, const
   SLUICE_RETURN_IF_ERROR(CheckRanges(spec, context));
 
   ResolvedGates gates = KindsOf(spec);
-  gates.method = SameKinds(gates, KindsOf(preset->spec)) ? preset->name : "custom";
+  gates.method = SameKinds(gates, KindsOf(preset->spec)) ? preset->name : kCustomMethod;
   const bool reruns = gates.propagation.kind == PropagationKind::kRerun;
   if (spec.raw_scores.value_or(false) && !reruns) {
     return Invalid("raw_scores ranks the rows of rerun only: set propagation to rerun, or leave it out");

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -84,5 +85,7 @@ struct Preset {
   CompressionSpec spec;
 };
 absl::Span<const Preset> Presets();
+// What ResolvedGates::method can be.
+std::vector<std::string> MethodNames();
 
 }  // namespace sluice

@@ -1,3 +1,4 @@
+#include <string>
 #include <vector>
 
 #include "common/compression/compression_spec.h"
@@ -80,6 +81,13 @@ absl::Span<const Preset> Presets() {
        Gates(kSnapKv, kHsa, kFading, kKeep)},
   };
   return *presets;
+}
+
+std::vector<std::string> MethodNames() {
+  std::vector<std::string> names;
+  for (const Preset& preset : Presets()) names.push_back(preset.name);
+  names.push_back(kCustomMethod);
+  return names;
 }
 
 }  // namespace sluice

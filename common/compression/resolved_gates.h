@@ -68,8 +68,10 @@ struct SelectionGate {
   friend bool operator==(const SelectionGate&, const SelectionGate&) = default;
 };
 
+inline constexpr char kCustomMethod[] = "custom";  // gates that were set one by one
+
 struct ResolvedGates {
-  std::string method = "full";  // preset name, or "custom": the label of metrics and reports
+  std::string method = "full";  // preset name, or kCustomMethod: the label of metrics and reports
   PropagationGate propagation;
   RetentionGate retention;
   SelectionGate selection;

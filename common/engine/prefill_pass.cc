@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/compression/propagation/propagation_policy.h"
 #include "common/compression/retention/retention_policy.h"
@@ -43,6 +44,7 @@ struct PrefillPass::Impl {
     bool cancelled = false;
     int row = -1;      // of the logits, when the pass is done
     int32_t best = 0;  // id of the largest
+    absl::Duration gate_time;
     Leader leader;
   };
 
@@ -156,8 +158,10 @@ absl::Status PrefillPass::Impl::RunLayer(std::vector<Work>& works) {
     AttentionObserver* observer = work.sequence->in.observer;
     if (!looking && observer != nullptr)
       SLUICE_RETURN_IF_ERROR(observer->OnAttention(View(work), *ops, workspace));
+    const absl::Time begin = SteadyClock().Now();
     if (!looking) SLUICE_RETURN_IF_ERROR(Keep(work));
     SLUICE_RETURN_IF_ERROR(Propagate(work));
+    work.sequence->gate_time += SteadyClock().Now() - begin;
   }
   ops->Mark();
   const auto unread = static_cast<std::ptrdiff_t>(retired.size());  // past the mark
@@ -457,6 +461,8 @@ absl::StatusOr<int32_t> PrefillPass::LastBest(int sequence) const {
   if (state.best < 0) return absl::InternalError("non-finite logits");
   return state.best;
 }
+
+absl::Duration PrefillPass::gate_time(int sequence) const { return impl_->sequences[sequence].gate_time; }
 
 size_t PrefillPass::ScratchBytes(const Model& model, int tokens, int history_rows) {
   const ModelShape& shape = model.shape();

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/compression/resolved_gates.h"
 #include "common/compression/retention/retention_policy.h"
 #include "common/kvcache/kept_layer.h"
@@ -81,6 +82,10 @@ class PrefillPass {
   // Ops::ArgMax has it, which is there without them. InternalError: there is none.
   absl::StatusOr<std::vector<float>> LastLogits(int sequence);
   absl::StatusOr<int32_t> LastBest(int sequence) const;
+
+  // What the gates took of this thread's time to choose the sequence's rows and gather them. Of a GPU, whose
+  // queue runs behind, it says nothing.
+  absl::Duration gate_time(int sequence) const;
 
   // Upper bound of the bytes that a pass over `tokens` new tokens after `history_rows` rows needs beyond the
   // weights and the kept layers: one layer's K,V, hidden states and scratch.

@@ -55,6 +55,7 @@ class RankedPrefill {
   void Cancel(int sequence);
   absl::StatusOr<std::vector<float>> LastLogits(int sequence) { return passes_[0]->LastLogits(sequence); }
   absl::StatusOr<int32_t> LastBest(int sequence) const { return passes_[0]->LastBest(sequence); }
+  absl::Duration gate_time(int sequence) const { return passes_[0]->gate_time(sequence); }
 
   static size_t ScratchBytes(const RankedModel& model, int tokens, int history_rows);  // of all ranks
 

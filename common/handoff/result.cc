@@ -1,41 +1,19 @@
 #include "common/handoff/result.h"
 
 namespace sluice {
+namespace {
 
-absl::string_view ReasonName(HandoffReason reason) {
-  switch (reason) {
-    case HandoffReason::kNone:
-      return "none";
-    case HandoffReason::kBusy:
-      return "busy";
-    case HandoffReason::kIncompatible:
-      return "incompatible";
-    case HandoffReason::kTooLarge:
-      return "too_large";
-    case HandoffReason::kStale:
-      return "stale";
-    case HandoffReason::kOfferTimeout:
-      return "offer_timeout";
-    case HandoffReason::kNoProgress:
-      return "no_progress";
-    case HandoffReason::kLeaseExpired:
-      return "lease_expired";
-    case HandoffReason::kDeadline:
-      return "deadline";
-    case HandoffReason::kPeerLost:
-      return "peer_lost";
-    case HandoffReason::kIntegrity:
-      return "integrity";
-    case HandoffReason::kTransport:
-      return "transport";
-    case HandoffReason::kAborted:
-      return "aborted";
-    case HandoffReason::kPeerAborted:
-      return "peer_aborted";
-    case HandoffReason::kSuperseded:
-      return "superseded";
-  }
-  return "unknown";
-}
+// By HandoffReason.
+constexpr const char* kNames[] = {
+    "none",        "busy",          "incompatible", "too_large",     "stale",       "offer_timeout",
+    "no_progress", "lease_expired", "deadline",     "peer_lost",     "integrity",   "transport",
+    "aborted",     "peer_aborted",  "superseded",   "offer_refused", "not_retained"};
+static_assert(std::size(kNames) == static_cast<size_t>(HandoffReason::kNotRetained) + 1);
+
+}  // namespace
+
+absl::string_view ReasonName(HandoffReason reason) { return kNames[static_cast<size_t>(reason)]; }
+
+std::vector<std::string> FailureReasonNames() { return {std::begin(kNames) + 1, std::end(kNames)}; }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -22,11 +23,14 @@ enum class HandoffReason {
   kPeerLost,
   kIntegrity,
   kTransport,
-  kAborted,      // by the owner of this end
-  kPeerAborted,  // by the other end
-  kSuperseded,   // by a higher attempt
+  kAborted,       // by the owner of this end
+  kPeerAborted,   // by the other end
+  kSuperseded,    // by a higher attempt
+  kOfferRefused,  // by this end's own machine
+  kNotRetained,   // a new attempt came when the kept set was gone
 };
 absl::string_view ReasonName(HandoffReason reason);  // "none", "busy", ...: a metric label
+std::vector<std::string> FailureReasonNames();       // of all but kNone
 
 struct HandoffStats {
   int64_t bytes = 0;  // of slabs that were acknowledged

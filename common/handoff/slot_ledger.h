@@ -15,6 +15,7 @@ struct SlotCounts {
   int free = 0;
   int busy = 0;
   int quarantined = 0;
+  int total() const { return free + busy + quarantined; }
   absl::Duration oldest_quarantine = absl::ZeroDuration();
   SlotCounts& operator+=(const SlotCounts& other);
 };

@@ -10,15 +10,12 @@ Gauge RingSlots(MetricsRegistry* registry, const char* state) {
 
 }  // namespace
 
-KvTransferMetrics::KvTransferMetrics(MetricsRegistry* registry)
+KvTransferMetrics::KvTransferMetrics(MetricsRegistry* registry,
+                                     const std::vector<std::string>& failure_reasons)
     : in_flight(registry->AddGauge("sluice_kv_transfer_in_flight", "Hand-off attempts that have not ended.")),
-      failures(registry->AddCounters(
-          "sluice_kv_transfer_failures_total",
-          "Hand-off attempts that failed, as this "
-          "end saw it.",
-          "reason",
-          {"offer_timeout", "busy", "incompatible", "too_large", "checksum", "progress_timeout", "peer_lost",
-           "lease_expired", "deadline", "cancelled", "transport"})),
+      failures(registry->AddCounters("sluice_kv_transfer_failures_total",
+                                     "Hand-off attempts that failed, as this end saw it.", "reason",
+                                     failure_reasons)),
       ring_slots_free(RingSlots(registry, "free")),
       ring_slots_busy(RingSlots(registry, "busy")),
       ring_slots_quarantined(RingSlots(registry, "quarantined")),

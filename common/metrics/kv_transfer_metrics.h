@@ -3,16 +3,19 @@
 // processes counts once. Threads: any.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "common/metrics/metrics.h"
 
 namespace sluice {
 
 struct KvTransferMetrics {
-  explicit KvTransferMetrics(MetricsRegistry* registry);
+  // failure_reasons: the list is the hand-off's (common/handoff/result.h).
+  KvTransferMetrics(MetricsRegistry* registry, const std::vector<std::string>& failure_reasons);
 
   Gauge in_flight;            // attempts between Offer and their terminal state
-  Labeled<Counter> failures;  // reason: offer_timeout busy incompatible too_large checksum progress_timeout
-                              // peer_lost lease_expired deadline cancelled transport
+  Labeled<Counter> failures;  // reason
   Gauge ring_slots_free, ring_slots_busy, ring_slots_quarantined;
   Gauge quarantine_oldest_seconds;  // 0: nothing in quarantine
   Counter lease_expired;

@@ -77,7 +77,8 @@ struct MetricLabel {
   std::string value;
 };
 
-// Which process this is; `model` is a label of every series.
+// Which process this is. `role` and `model` are labels of every series of ours; a metric that says
+// something of another process names that one's role.
 struct MetricsIdentity {
   std::string role;  // router, prefill or decode
   std::string model;
@@ -86,7 +87,7 @@ struct MetricsIdentity {
 
 class MetricsRegistry {
  public:
-  // Adds sluice_build_info; process_* is read from /proc at each scrape.
+  // Adds sluice_build_info. At each scrape, process_* is read from /proc.
   explicit MetricsRegistry(const MetricsIdentity& identity);
   ~MetricsRegistry();
 
@@ -110,6 +111,11 @@ class MetricsRegistry {
   Labeled<Histogram> AddHistograms(const std::string& name, const std::string& help,
                                    const std::vector<double>& buckets, const std::string& label,
                                    const std::vector<std::string>& values);
+
+  // From here on sluice_gpu_* of these GPUs is read from the driver at each scrape; absent where there is
+  // none. Any thread.
+  void WatchGpus(const std::vector<std::string>& pci_addresses,
+                 const std::string& nvml = "libnvidia-ml.so.1");
 
   // Serves GET /metrics on `address` (host:port; port 0 takes a free one) until the registry goes; returns
   // the bound port. `flag`: the option that set the address, for the error text. Called once.

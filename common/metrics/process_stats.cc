@@ -1,5 +1,6 @@
 #include "common/metrics/process_stats.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -47,6 +48,30 @@ double CountOpenFds() {
   return count - 1;  // without the one that reads the directory
 }
 
+// /proc/self/net/netstat holds pairs of lines: "IpExt: <names>", "IpExt: <values>".
+std::optional<NetworkStats> ReadNetwork() {
+  std::ifstream file("/proc/self/net/netstat");
+  std::string names, values;
+  while (std::getline(file, names) && std::getline(file, values)) {
+    std::istringstream name_words(names), value_words(values);
+    std::string name;
+    value_words >> name;
+    if (!(name_words >> name) || name != "IpExt:") continue;
+    std::optional<double> in, out;
+    for (double value = 0; name_words >> name && value_words >> value;) {
+      if (name == "InOctets") in = value;
+      if (name == "OutOctets") out = value;
+    }
+    if (in.has_value() && out.has_value()) return NetworkStats{*in, *out};
+  }
+  return std::nullopt;
+}
+
+double MaxFds() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<double>(limit.rlim_cur) : 0;
+}
+
 }  // namespace
 
 absl::StatusOr<ProcessStats> ReadProcessStats() {
@@ -62,6 +87,8 @@ absl::StatusOr<ProcessStats> ReadProcessStats() {
   stats.resident_memory_bytes = number(kResidentPages) * static_cast<double>(sysconf(_SC_PAGESIZE));
   stats.cpu_seconds = (number(kUserTime) + number(kSystemTime)) / ticks_per_second;
   stats.open_fds = CountOpenFds();
+  stats.max_fds = MaxFds();
+  stats.network = ReadNetwork();
   stats.start_time_seconds = boot_time + number(kStartTime) / ticks_per_second;
   return stats;
 }

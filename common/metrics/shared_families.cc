@@ -23,10 +23,10 @@ Histogram BatchSize(MetricsRegistry* registry) {
   return registry->AddHistogram("sluice_batch_size", "Sequences computed in one step.", buckets::BatchSize());
 }
 
-Histogram StepSeconds(MetricsRegistry* registry, const std::string& role) {
+Histogram StepSeconds(MetricsRegistry* registry) {
   return registry->AddHistogram("sluice_step_seconds",
                                 "Time of one step: on prefill one layer of a batch, on decode one token.",
-                                buckets::Step(), {{"role", role}});
+                                buckets::Step());
 }
 
 Gauge KvBlocks(MetricsRegistry* registry, const std::string& state) {

@@ -12,7 +12,7 @@ Gauge InFlight(MetricsRegistry* registry, const std::string& stage);     // queu
 Counter Cancelled(MetricsRegistry* registry, const std::string& stage);  // queued prefill transfer decode
 Histogram QueueSeconds(MetricsRegistry* registry, const std::string& stage);  // router prefill decode
 Histogram BatchSize(MetricsRegistry* registry);
-Histogram StepSeconds(MetricsRegistry* registry, const std::string& role);
+Histogram StepSeconds(MetricsRegistry* registry);
 Gauge KvBlocks(MetricsRegistry* registry, const std::string& state);
 Gauge KvMemoryBytes(MetricsRegistry* registry, const std::string& stage, const std::string& kind);
 Counter NonFiniteLogits(MetricsRegistry* registry);

@@ -13,7 +13,10 @@ Counter TransferBytes(MetricsRegistry* registry, const char* form) {
 }
 
 Counter Evictions(MetricsRegistry* registry, const char* reason) {
-  return registry->AddCounter("sluice_evictions_total", "History blocks evicted.", {{"reason", reason}});
+  return registry->AddCounter(
+      "sluice_evictions_total",
+      "History blocks that went: under memory pressure, or with a turn that is no more.",
+      {{"reason", reason}});
 }
 
 Counter PrefixTokens(MetricsRegistry* registry, const char* outcome) {
@@ -32,9 +35,13 @@ PrefillMetrics::PrefillMetrics(MetricsRegistry* registry, const PrefillLabels& l
       prefill_seconds(registry->AddHistogram(
           "sluice_prefill_seconds", "From a prompt's first layer to its last.", buckets::FirstToken())),
       batch_size(families::BatchSize(registry)),
-      step_seconds(families::StepSeconds(registry, "prefill")),
+      step_seconds(families::StepSeconds(registry)),
       kv_transfer_seconds(registry->AddHistograms("sluice_kv_transfer_seconds", "From Offer to Commit.",
                                                   buckets::KvTransfer(), "transport", labels.transports)),
+      kv_transfer_exposed_seconds(registry->AddHistogram(
+          "sluice_kv_transfer_exposed_seconds",
+          "The part of a hand-off that no compute hides: from the last layer's kept rows to Commit.",
+          buckets::KvTransfer())),
       kv_transfer_size_bytes(registry->AddHistogram("sluice_kv_transfer_size_bytes",
                                                     "Bytes sent per hand-off.", buckets::KvTransferSize())),
       kv_transfer_bytes_logical(TransferBytes(registry, "logical")),
@@ -46,9 +53,9 @@ PrefillMetrics::PrefillMetrics(MetricsRegistry* registry, const PrefillLabels& l
       compression_kept_ratio(registry->AddHistograms("sluice_compression_kept_ratio",
                                                      "Kept rows over original rows, per prompt.",
                                                      buckets::Ratio(), "algorithm", labels.algorithms)),
-      compression_seconds(registry->AddHistograms("sluice_compression_seconds",
-                                                  "Time that choosing and gathering rows took, per prompt.",
-                                                  buckets::Compression(), "algorithm", labels.algorithms)),
+      compression_seconds(registry->AddHistograms(
+          "sluice_compression_seconds", "Time that choosing and gathering rows took, per prompt; on CPUs.",
+          buckets::Compression(), "algorithm", labels.algorithms)),
       shadow_retained_mass(registry->AddHistograms("sluice_shadow_retained_attention_mass_ratio",
                                                    "Share of the last prompt tokens' attention that falls on "
                                                    "kept rows, per layer of a measured prompt.",
@@ -68,15 +75,13 @@ PrefillMetrics::PrefillMetrics(MetricsRegistry* registry, const PrefillLabels& l
       kv_blocks_free(families::KvBlocks(registry, "free")),
       kv_blocks_active(families::KvBlocks(registry, "active")),
       kv_blocks_cached(families::KvBlocks(registry, "cached")),
-      kv_blocks_leased(families::KvBlocks(registry, "leased")),
-      kv_blocks_orphaned(families::KvBlocks(registry, "orphaned")),
       kv_memory_scratch_bytes(families::KvMemoryBytes(registry, "prefill", "scratch")),
       kv_memory_kept_bytes(families::KvMemoryBytes(registry, "prefill", "kept")),
       kv_memory_history_bytes(families::KvMemoryBytes(registry, "prefill", "history")),
       kv_memory_ring_bytes(families::KvMemoryBytes(registry, "prefill", "ring")),
       session_bytes(registry->AddGauge("sluice_session_bytes", "History held for sessions.")),
       evictions_pressure(Evictions(registry, "pressure")),
-      evictions_expired(Evictions(registry, "expired")),
+      evictions_forgotten(Evictions(registry, "forgotten")),
       prefix_tokens_hit(PrefixTokens(registry, "hit")),
       prefix_tokens_miss(PrefixTokens(registry, "miss")),
       cancelled_queued(families::Cancelled(registry, "queued")),
@@ -94,10 +99,9 @@ DecodeMetrics::DecodeMetrics(MetricsRegistry* registry)
       in_flight_decode(families::InFlight(registry, "decode")),
       queue_seconds(families::QueueSeconds(registry, "decode")),
       batch_size(families::BatchSize(registry)),
-      step_seconds(families::StepSeconds(registry, "decode")),
+      step_seconds(families::StepSeconds(registry)),
       kv_blocks_free(families::KvBlocks(registry, "free")),
       kv_blocks_active(families::KvBlocks(registry, "active")),
-      kv_blocks_cached(families::KvBlocks(registry, "cached")),
       kv_blocks_leased(families::KvBlocks(registry, "leased")),
       kv_blocks_orphaned(families::KvBlocks(registry, "orphaned")),
       kv_memory_pages_bytes(families::KvMemoryBytes(registry, "decode", "pages")),

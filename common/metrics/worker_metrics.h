@@ -25,13 +25,14 @@ struct PrefillMetrics {
   Histogram step_seconds;     // one layer of one batch
 
   Labeled<Histogram> kv_transfer_seconds;  // transport; Offer to Commit
+  Histogram kv_transfer_exposed_seconds;   // last layer ready to Commit
   Histogram kv_transfer_size_bytes;        // per hand-off, on the wire
   Counter kv_transfer_bytes_logical;       // what the full KV of the prompt would have been
   Counter kv_transfer_bytes_wire;
   Counter kv_transfer_retries;                         // slabs sent again
   Labeled<Gauge> kv_transport_probe_bytes_per_second;  // transport
   Labeled<Histogram> compression_kept_ratio;           // algorithm; kept / original rows
-  Labeled<Histogram> compression_seconds;              // algorithm; all layers of one prompt
+  Labeled<Histogram> compression_seconds;              // algorithm; all layers of one prompt, on a CPU
 
   // What compression lost, on the prompts that --shadow-rate picks.
   Labeled<Histogram> shadow_retained_mass;       // algorithm; one layer of one prompt
@@ -41,10 +42,10 @@ struct PrefillMetrics {
   Histogram shadow_seconds;                      // of the device, per prompt
 
   // History: blocks of the prefix tree.
-  Gauge kv_blocks_free, kv_blocks_active, kv_blocks_cached, kv_blocks_leased, kv_blocks_orphaned;
+  Gauge kv_blocks_free, kv_blocks_active, kv_blocks_cached;  // active: a pass reads them
   Gauge kv_memory_scratch_bytes, kv_memory_kept_bytes, kv_memory_history_bytes, kv_memory_ring_bytes;
   Gauge session_bytes;  // history that a session's path holds
-  Counter evictions_pressure, evictions_expired;
+  Counter evictions_pressure, evictions_forgotten;
   Counter prefix_tokens_hit, prefix_tokens_miss;
 
   Counter cancelled_queued, cancelled_prefill, cancelled_transfer;
@@ -63,7 +64,8 @@ struct DecodeMetrics {
   Histogram batch_size;     // sequences per step
   Histogram step_seconds;
 
-  Gauge kv_blocks_free, kv_blocks_active, kv_blocks_cached, kv_blocks_leased, kv_blocks_orphaned;
+  // leased: reserved for a hand-off under way. orphaned: of no request, and not free.
+  Gauge kv_blocks_free, kv_blocks_active, kv_blocks_leased, kv_blocks_orphaned;
   Gauge kv_memory_pages_bytes, kv_memory_side_tables_bytes, kv_memory_ring_bytes;
   Counter kv_integrity_mismatches;
   Counter preemptions;

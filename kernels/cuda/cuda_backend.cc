@@ -297,6 +297,12 @@ absl::StatusOr<int> CountCudaDevices() {
   return n;
 }
 
+absl::StatusOr<std::string> CudaPciAddress(int device) {
+  char address[32] = {};
+  SLUICE_CUDA_RETURN_IF_ERROR(cudaDeviceGetPCIBusId(address, sizeof(address), device));
+  return address;
+}
+
 namespace {
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> Open(int index, std::shared_ptr<GpuLink> link, int rank) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -13,6 +14,9 @@ namespace sluice {
 // GPUs this process may use. FailedPrecondition says why there are none: built without CUDA, no driver, no
 // device.
 absl::StatusOr<int> CountCudaDevices();
+
+// "0000:17:00.0".
+absl::StatusOr<std::string> CudaPciAddress(int device);
 
 // What several ranks in one process ask of CUDA and NCCL, where the environment says nothing else. Before the
 // process' first CUDA call.

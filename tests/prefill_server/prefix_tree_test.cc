@@ -138,7 +138,13 @@ TEST_F(PrefixTreeTest, UnderPressureIdleLeavesGoFirstAndPinnedOnesStay) {
     EXPECT_EQ(Known(&tree, pinned), 2 * kBlock);
     EXPECT_LE(tree.bytes(), tree.limit_bytes());
     EXPECT_EQ(tree.evictions(), 2);
+    PrefixTree::Path twice = tree.Match("a", pinned, kBlock, now_);
+    EXPECT_EQ(tree.blocks().free, 0);
+    EXPECT_EQ(tree.blocks().pinned, 2);
+    EXPECT_EQ(tree.blocks().cached, 2);
   }
+  EXPECT_EQ(tree.blocks().pinned, 0);
+  EXPECT_EQ(tree.blocks().cached, 4);
   EXPECT_TRUE(tree.MakeRoom(block_bytes_ * 4, now_ + absl::Hours(2)));
   EXPECT_EQ(tree.bytes(), 0u);
   EXPECT_FALSE(tree.MakeRoom(block_bytes_ * 5, now_));
@@ -198,6 +204,7 @@ TEST_F(PrefixTreeTest, AForgottenTurnTakesItsBlocksDownToWhatStays) {
   EXPECT_EQ(tree.Forget("a", {}, {{second, 0}}), 3 * block_bytes_);
   EXPECT_EQ(tree.bytes(), 0u);
   EXPECT_EQ(tree.evictions(), 0);
+  EXPECT_EQ(tree.forgotten(), 6);
 }
 
 TEST_F(PrefixTreeTest, ForgettingASessionLeavesWhatAnotherOneStandsOn) {
@@ -235,6 +242,7 @@ TEST_F(PrefixTreeTest, ForgettingTakesKeptSetsAndSparesWhatIsPinned) {
   pinned = PrefixTree::Path();
   EXPECT_EQ(tree.ForgetAll(), block_bytes_);
   EXPECT_EQ(tree.bytes(), 0u);
+  EXPECT_EQ(tree.forgotten(), 4);
 }
 
 }  // namespace

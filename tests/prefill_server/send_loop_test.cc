@@ -39,7 +39,7 @@ class SendLoopTest : public testing::Test {
 
   MetricsRegistry registry_{{"prefill", "m", "test"}};
   PrefillMetrics metrics_{&registry_, PrefillLabels{{"full"}, TransportNames()}};
-  KvTransferMetrics transfer_metrics_{&registry_};
+  KvTransferMetrics transfer_metrics_{&registry_, FailureReasonNames()};
   const SteadyClock clock_{};
   const std::unique_ptr<Backend> backend_ = *NewCpuBackend({.threads = 1});
 };

@@ -29,7 +29,7 @@ class Heard final : public PrefillEvents {
     order += loss.skipped.empty() ? "measured" : loss.skipped;
     last = loss;
   }
-  void OnHandoffFailed(const std::string&, const std::string&, bool, absl::Duration) override {}
+  void OnHandoffFailed(HandoffReason, const std::string&, bool, absl::Duration) override {}
   void OnError(const absl::Status&) override {}
   std::string order;
   CompressionLoss last;

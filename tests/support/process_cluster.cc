@@ -216,7 +216,8 @@ bool ProcessCluster::WaitPagesFree(const std::string& decode, absl::Duration tim
   const absl::Time end = absl::Now() + timeout;
   while (absl::Now() < end) {
     if (Metric(decode, "sluice_kv_blocks", {"state=\"active\""}) == 0 &&
-        Metric(decode, "sluice_kv_blocks", {"state=\"leased\""}) == 0) {
+        Metric(decode, "sluice_kv_blocks", {"state=\"leased\""}) == 0 &&
+        Metric(decode, "sluice_kv_blocks", {"state=\"orphaned\""}) == 0) {
       return true;
     }
     absl::SleepFor(absl::Milliseconds(50));

@@ -38,7 +38,7 @@ TestDecode::TestDecode(const RankedModel& model, const std::string& transport, s
     : incarnation_(RandomId128()),
       registry_(std::make_unique<MetricsRegistry>(MetricsIdentity{"decode", "needle", "test"})),
       metrics_(std::make_unique<DecodeMetrics>(registry_.get())),
-      transfer_metrics_(std::make_unique<KvTransferMetrics>(registry_.get())) {
+      transfer_metrics_(std::make_unique<KvTransferMetrics>(registry_.get(), FailureReasonNames())) {
   MakeLogger();
   DecodeCacheOptions cache;
   cache.n_slots = 16;
@@ -86,7 +86,7 @@ TestPrefill::TestPrefill(const RankedModel& model, const std::string& transport,
     : registry_(std::make_unique<MetricsRegistry>(MetricsIdentity{"prefill", "needle", "test"})),
       metrics_(std::make_unique<PrefillMetrics>(
           registry_.get(), PrefillLabels{{"full", "rocketkv", "streaming_llm"}, TransportNames()})),
-      transfer_metrics_(std::make_unique<KvTransferMetrics>(registry_.get())) {
+      transfer_metrics_(std::make_unique<KvTransferMetrics>(registry_.get(), FailureReasonNames())) {
   MakeLogger();
   HandoffSenderOptions sender;
   sender.incarnation = RandomId128();

@@ -25,6 +25,7 @@ using ::testing::UnorderedElementsAreArray;
 
 const RouterLabels kRouterLabels{{"Chat", "ChatStream"}, {"short_prompt"}};
 const PrefillLabels kPrefillLabels{{"snapkv", "rocketkv"}, {"loopback", "ucx"}};
+const std::vector<std::string> kFailures = {"peer_lost", "busy"};
 
 struct Router {
   MetricsRegistry registry{{"router", "needle-14m", "0.1.0"}};
@@ -33,18 +34,26 @@ struct Router {
 struct Prefill {
   MetricsRegistry registry{{"prefill", "needle-14m", "0.1.0"}};
   PrefillMetrics metrics{&registry, kPrefillLabels};
-  KvTransferMetrics kv{&registry};
+  KvTransferMetrics kv{&registry, kFailures};
 };
 struct Decode {
   MetricsRegistry registry{{"decode", "needle-14m", "0.1.0"}};
   DecodeMetrics metrics{&registry};
-  KvTransferMetrics kv{&registry};
+  KvTransferMetrics kv{&registry, kFailures};
 };
 
-const std::vector<std::string> kEveryProcess = {
-    "sluice_build_info",         "sluice_ready",           "sluice_requests_in_flight",
-    "sluice_queue_seconds",      "sluice_cancelled_total", "process_resident_memory_bytes",
-    "process_cpu_seconds_total", "process_open_fds",       "process_start_time_seconds"};
+const std::vector<std::string> kEveryProcess = {"sluice_build_info",
+                                                "sluice_ready",
+                                                "sluice_requests_in_flight",
+                                                "sluice_queue_seconds",
+                                                "sluice_cancelled_total",
+                                                "process_resident_memory_bytes",
+                                                "process_cpu_seconds_total",
+                                                "process_open_fds",
+                                                "process_start_time_seconds",
+                                                "process_max_fds",
+                                                "process_network_receive_bytes_total",
+                                                "process_network_transmit_bytes_total"};
 const std::vector<std::string> kEveryWorker = {"sluice_kv_transfer_in_flight",
                                                "sluice_kv_transfer_failures_total",
                                                "sluice_kv_ring_slots",
@@ -73,6 +82,7 @@ const std::vector<std::string> kRouterOnly = {"sluice_requests_total",
                                               "sluice_slow_client_total"};
 const std::vector<std::string> kPrefillOnly = {"sluice_prefill_seconds",
                                                "sluice_kv_transfer_seconds",
+                                               "sluice_kv_transfer_exposed_seconds",
                                                "sluice_kv_transfer_size_bytes",
                                                "sluice_kv_transfer_bytes_total",
                                                "sluice_kv_transfer_retries_total",
@@ -119,7 +129,8 @@ TEST(CatalogueTest, CountersEndInTotalAndOthersInTheirUnit) {
   const std::set<std::string> without_unit = {
       "sluice_build_info",    "sluice_ready",         "sluice_requests_in_flight",    "sluice_sessions",
       "sluice_worker_state",  "sluice_batch_size",    "sluice_kv_transfer_in_flight", "sluice_kv_blocks",
-      "sluice_kv_ring_slots", "sluice_prompt_tokens", "sluice_completion_tokens",     "process_open_fds"};
+      "sluice_kv_ring_slots", "sluice_prompt_tokens", "sluice_completion_tokens",     "process_open_fds",
+      "process_max_fds"};
   for (const std::string& text : AllTexts()) {
     for (const auto& [name, family] : ParseScrape(text).families) {
       EXPECT_EQ(name.size() > 6 && name.ends_with("_total"), family.type == "counter") << name;
@@ -139,6 +150,7 @@ TEST(CatalogueTest, OnlyDocumentedLabels) {
     for (const auto& [name, family] : ParseScrape(text).families) {
       for (const Sample& sample : family.samples) {
         EXPECT_EQ(sample.labels.contains("model"), name.starts_with("sluice_")) << name;
+        EXPECT_EQ(sample.labels.contains("role"), name.starts_with("sluice_")) << name;
         for (const auto& [label, value] : sample.labels) {
           bool known = allowed.contains(label) || (label == "version" && name == "sluice_build_info") ||
                        (label == "le" && sample.name.ends_with("_bucket"));
@@ -191,6 +203,7 @@ TEST(CatalogueTest, BucketsAreTheDocumentedOnes) {
   EXPECT_EQ(Bounds(router, "sluice_prompt_tokens"), tokens);
   EXPECT_EQ(Bounds(router, "sluice_completion_tokens"), tokens);
   EXPECT_EQ(Bounds(prefill, "sluice_kv_transfer_seconds"), transfer);
+  EXPECT_EQ(Bounds(prefill, "sluice_kv_transfer_exposed_seconds"), transfer);
   EXPECT_EQ(Bounds(prefill, "sluice_compression_seconds"), transfer);
   EXPECT_EQ(Bounds(prefill, "sluice_kv_transfer_size_bytes"),
             Split("4096 16384 65536 262144 1048576 4194304 16777216 67108864 268435456 1073741824 4294967296"
@@ -317,12 +330,9 @@ std::vector<Wire> WorkerWires(const Metrics& m, const std::string& role, Toucher
           touch(m.in_flight_transfer, "sluice_requests_in_flight", {{"stage", "transfer"}}),
           touch(m.queue_seconds, "sluice_queue_seconds", {{"stage", role}}),
           touch(m.batch_size, "sluice_batch_size"),
-          touch(m.step_seconds, "sluice_step_seconds", {{"role", role}}),
+          touch(m.step_seconds, "sluice_step_seconds"),
           touch(m.kv_blocks_free, "sluice_kv_blocks", {{"state", "free"}}),
           touch(m.kv_blocks_active, "sluice_kv_blocks", {{"state", "active"}}),
-          touch(m.kv_blocks_cached, "sluice_kv_blocks", {{"state", "cached"}}),
-          touch(m.kv_blocks_leased, "sluice_kv_blocks", {{"state", "leased"}}),
-          touch(m.kv_blocks_orphaned, "sluice_kv_blocks", {{"state", "orphaned"}}),
           touch(m.kv_memory_ring_bytes, "sluice_kv_memory_bytes", {{"stage", role}, {"kind", "ring"}}),
           touch(m.cancelled_queued, "sluice_cancelled_total", {{"stage", "queued"}}),
           touch(m.cancelled_transfer, "sluice_cancelled_total", {{"stage", "transfer"}}),
@@ -344,7 +354,9 @@ TEST(CatalogueTest, PrefillHandlesAreWired) {
            touch(m.in_flight_prefill, "sluice_requests_in_flight", {{"stage", "prefill"}}),
            touch(m.prefill_seconds, "sluice_prefill_seconds"),
            touch(m.kv_transfer_seconds.At("ucx"), "sluice_kv_transfer_seconds", {{"transport", "ucx"}}),
+           touch(m.kv_transfer_exposed_seconds, "sluice_kv_transfer_exposed_seconds"),
            touch(m.kv_transfer_size_bytes, "sluice_kv_transfer_size_bytes"),
+           touch(m.kv_blocks_cached, "sluice_kv_blocks", {{"state", "cached"}}),
            touch(m.kv_transfer_bytes_logical, "sluice_kv_transfer_bytes_total", {{"form", "logical"}}),
            touch(m.kv_transfer_bytes_wire, "sluice_kv_transfer_bytes_total", {{"form", "wire"}}),
            touch(m.kv_transfer_retries, "sluice_kv_transfer_retries_total"),
@@ -369,7 +381,7 @@ TEST(CatalogueTest, PrefillHandlesAreWired) {
            touch(m.kv_memory_history_bytes, "sluice_kv_memory_bytes", memory("history")),
            touch(m.session_bytes, "sluice_session_bytes"),
            touch(m.evictions_pressure, "sluice_evictions_total", {{"reason", "pressure"}}),
-           touch(m.evictions_expired, "sluice_evictions_total", {{"reason", "expired"}}),
+           touch(m.evictions_forgotten, "sluice_evictions_total", {{"reason", "forgotten"}}),
            touch(m.prefix_tokens_hit, "sluice_prefix_cache_tokens_total", {{"outcome", "hit"}}),
            touch(m.prefix_tokens_miss, "sluice_prefix_cache_tokens_total", {{"outcome", "miss"}}),
            touch(m.cancelled_prefill, "sluice_cancelled_total", {{"stage", "prefill"}}),
@@ -390,6 +402,8 @@ TEST(CatalogueTest, DecodeHandlesAreWired) {
            touch(m.kv_memory_pages_bytes, "sluice_kv_memory_bytes", {{"stage", "decode"}, {"kind", "pages"}}),
            touch(m.kv_memory_side_tables_bytes, "sluice_kv_memory_bytes",
                  {{"stage", "decode"}, {"kind", "side_tables"}}),
+           touch(m.kv_blocks_leased, "sluice_kv_blocks", {{"state", "leased"}}),
+           touch(m.kv_blocks_orphaned, "sluice_kv_blocks", {{"state", "orphaned"}}),
            touch(m.kv_integrity_mismatches, "sluice_kv_integrity_mismatch_total"),
            touch(m.preemptions, "sluice_preemptions_total"),
            touch(m.cancelled_decode, "sluice_cancelled_total", {{"stage", "decode"}}),

@@ -167,6 +167,10 @@ TEST(ProcessStatsTest, SaysWhatTheKernelCounts) {
   ProcessStats after = *ReadProcessStats();
   EXPECT_EQ(after.open_fds, before.open_fds + 2);
   EXPECT_GE(after.resident_memory_bytes, before.resident_memory_bytes + (60 << 20));
+  ASSERT_TRUE(before.network.has_value() && after.network.has_value());
+  EXPECT_GE(after.network->received_bytes, before.network->received_bytes);
+  EXPECT_GE(after.network->transmitted_bytes, before.network->transmitted_bytes);
+  EXPECT_GE(after.max_fds, after.open_fds);
   EXPECT_GE(after.cpu_seconds, before.cpu_seconds + .05);
   EXPECT_LE(after.cpu_seconds, before.cpu_seconds + 60);
   EXPECT_EQ(after.start_time_seconds, before.start_time_seconds);

@@ -43,9 +43,10 @@ std::optional<double> Scrape::Value(const std::string& sample,
                                     std::map<std::string, std::string> labels) const {
   for (const auto& [name, family] : families) {
     for (const Sample& found : family.samples) {
-      std::map<std::string, std::string> without_model = found.labels;
-      without_model.erase("model");
-      if (found.name == sample && without_model == labels) return found.value;
+      std::map<std::string, std::string> own = found.labels;
+      own.erase("model");
+      if (!labels.contains("role")) own.erase("role");
+      if (found.name == sample && own == labels) return found.value;
     }
   }
   return std::nullopt;

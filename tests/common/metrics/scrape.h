@@ -23,7 +23,7 @@ struct Family {
 struct Scrape {
   std::map<std::string, Family> families;
 
-  // Nothing when no sample has exactly these labels (the model label aside).
+  // Nothing when no sample has exactly these labels (model, and role unless asked for, aside).
   std::optional<double> Value(const std::string& sample, std::map<std::string, std::string> labels) const;
   size_t sample_count() const;
 };
