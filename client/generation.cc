@@ -11,6 +11,16 @@ namespace {
 // A bar that flashes for a short prompt tells nothing.
 constexpr absl::Duration kQuiet = absl::Milliseconds(300);
 
+constexpr int kMaxChoices = 64;
+
+// Null: no choice that anybody asked for.
+std::string* AnswerAt(int index, Generation* generation) {
+  if (index == 0) return &generation->answer;
+  if (index < 0 || index >= kMaxChoices) return nullptr;
+  if (generation->others.size() < static_cast<size_t>(index)) generation->others.resize(index);
+  return &generation->others[index - 1];
+}
+
 }  // namespace
 
 Stage DescribeProgress(const v1::Progress& progress) {
@@ -51,8 +61,10 @@ absl::StatusOr<Generation> Generate(const Connection& connection, const Console&
       if (generation.answer.empty() && absl::Now() - began > kQuiet) bar.Show(stage.label, stage.fraction);
     } else if (event.has_delta()) {
       bar.Clear();
-      generation.answer += event.delta().text();
-      if (echo && writable) {
+      std::string* answer = AnswerAt(event.delta().index(), &generation);
+      if (answer == nullptr) continue;
+      *answer += event.delta().text();
+      if (echo && writable && answer == &generation.answer) {
         *console.out << TextFor(console, event.delta().text()) << std::flush;
         writable = console.out->good();
         if (!writable) context.TryCancel();  // nobody reads: do not go on computing

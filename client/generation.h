@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/connection.h"
@@ -15,6 +16,7 @@ namespace sluice {
 
 struct Generation {
   std::string answer;
+  std::vector<std::string> others;  // of choices 1, 2, ...
   v1::Done done;
 };
 
@@ -28,7 +30,7 @@ struct Stage {
 };
 Stage DescribeProgress(const v1::Progress& progress);
 
-// echo: write the text to console.out as it comes, with a line feed at its end.
+// echo: write the answer to console.out as it comes, with a line feed at its end; others are only collected.
 absl::StatusOr<Generation> Generate(const Connection& connection, const Console& console, bool echo,
                                     const OpenStream& open);
 

@@ -55,6 +55,14 @@ std::string StatsJson(const Generation& generation, const std::string& session_i
   json["off_reason"] = report.off_reason();
   json["finish_reason"] =
       done.choices_size() > 0 ? v1::FinishReason_Name(done.choices(0).finish_reason()) : "";
+  for (size_t i = 0; i < generation.others.size(); ++i) {
+    const int choice = static_cast<int>(i) + 1;
+    nlohmann::ordered_json other;
+    other["answer"] = generation.others[i];
+    other["finish_reason"] =
+        done.choices_size() > choice ? v1::FinishReason_Name(done.choices(choice).finish_reason()) : "";
+    json["others"].push_back(std::move(other));
+  }
   if (!session_id.empty()) json["session_id"] = session_id;
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

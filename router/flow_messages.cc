@@ -22,9 +22,15 @@ v1::Progress::Stage StageOf(FlowStage stage) {
   return v1::Progress::STAGE_UNSPECIFIED;
 }
 
+internal::v1::SamplingParams SamplingOf(const RequestPlan& plan, int choice) {
+  internal::v1::SamplingParams sampling = plan.sampling;
+  sampling.set_seed(ChoiceSeed(plan.sampling.seed(), choice));
+  return sampling;
+}
+
 }  // namespace
 
-internal::v1::GenerateRequest GenerateRequestOf(const OpenDecode& open, const RequestPlan& plan,
+internal::v1::GenerateRequest GenerateRequestOf(const OpenDecode& open, const RequestPlan& plan, int choice,
                                                 const std::string& handoff_id,
                                                 absl::Span<const int32_t> ids) {
   internal::v1::GenerateRequest request;
@@ -32,13 +38,13 @@ internal::v1::GenerateRequest GenerateRequestOf(const OpenDecode& open, const Re
   request.set_handoff_id(handoff_id);
   request.set_attempt(open.attempt);
   *request.mutable_gates() = GatesToProto(plan.gates);
-  *request.mutable_sampling() = plan.sampling;
+  *request.mutable_sampling() = SamplingOf(plan, choice);
   request.set_prefill_incarnation(open.prefill.incarnation);
   request.mutable_emitted_ids()->Add(ids.begin(), ids.begin() + open.emitted);
   return request;
 }
 
-internal::v1::PrefillRequest PrefillRequestOf(const OpenPrefill& open, const RequestPlan& plan,
+internal::v1::PrefillRequest PrefillRequestOf(const OpenPrefill& open, const RequestPlan& plan, int choice,
                                               const std::string& handoff_id, absl::Span<const int32_t> ids) {
   internal::v1::PrefillRequest request;
   request.set_request_id(plan.request_id);
@@ -49,7 +55,7 @@ internal::v1::PrefillRequest PrefillRequestOf(const OpenPrefill& open, const Req
   request.mutable_prompt_ids()->Add(plan.prompt_ids.begin(), plan.prompt_ids.end());
   request.mutable_prompt_ids()->Add(ids.begin(), ids.begin() + open.emitted);
   *request.mutable_gates() = GatesToProto(plan.gates);
-  *request.mutable_sampling() = plan.sampling;
+  *request.mutable_sampling() = SamplingOf(plan, choice);
   if (plan.turn.has_value()) {
     request.set_session_id(plan.turn->session_id);
     request.set_owner(kOwner);
@@ -59,7 +65,7 @@ internal::v1::PrefillRequest PrefillRequestOf(const OpenPrefill& open, const Req
   request.set_turn_tokens(plan.turn_tokens + open.emitted);
   request.set_reuse_kept(open.reuse_kept);
   request.set_emitted(open.emitted);
-  request.set_measure(plan.measure);
+  request.set_measure(plan.measure && choice == 0);  // one prompt, one figure
   return request;
 }
 
@@ -85,7 +91,7 @@ v1::ChatEvent StartedEvent(const RequestPlan& plan, const std::string& model) {
   const int prompt_tokens = static_cast<int>(plan.prompt_ids.size());
   started->set_prompt_tokens(prompt_tokens);
   started->set_max_tokens(plan.sampling.max_tokens());
-  *started->mutable_sampling() = EffectiveSampling(plan.sampling);
+  *started->mutable_sampling() = EffectiveSampling(plan);
   *started->mutable_compression() = ReportOf(plan.gates, prompt_tokens);
   return event;
 }

@@ -12,10 +12,10 @@
 
 namespace sluice {
 
-// ids: all tokens of the reply so far.
-internal::v1::GenerateRequest GenerateRequestOf(const OpenDecode& open, const RequestPlan& plan,
+// choice: which one, from 0. ids: all its tokens so far.
+internal::v1::GenerateRequest GenerateRequestOf(const OpenDecode& open, const RequestPlan& plan, int choice,
                                                 const std::string& handoff_id, absl::Span<const int32_t> ids);
-internal::v1::PrefillRequest PrefillRequestOf(const OpenPrefill& open, const RequestPlan& plan,
+internal::v1::PrefillRequest PrefillRequestOf(const OpenPrefill& open, const RequestPlan& plan, int choice,
                                               const std::string& handoff_id, absl::Span<const int32_t> ids);
 
 FlowEnd EndOf(const internal::v1::Generated& generated);

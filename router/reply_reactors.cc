@@ -6,6 +6,17 @@
 #include "common/rpc/status_codec.h"
 
 namespace sluice {
+namespace {
+
+// choice: a ChatResponse or an OtherChoice.
+template <class Choice>
+void Append(const v1::Delta& delta, Choice* choice) {
+  choice->mutable_text()->append(delta.text());
+  choice->mutable_token_ids()->MergeFrom(delta.token_ids());
+  choice->mutable_logprobs()->MergeFrom(delta.logprobs());
+}
+
+}  // namespace
 
 grpc::ByteBuffer ToBuffer(const google::protobuf::Message& message) {
   grpc::Slice slice(message.SerializeAsString());
@@ -95,9 +106,15 @@ void UnaryReply::Send(const v1::ChatEvent& event) {
       *sum_.mutable_started() = event.started();
       break;
     case v1::ChatEvent::kDelta:
-      sum_.mutable_text()->append(event.delta().text());
-      sum_.mutable_token_ids()->MergeFrom(event.delta().token_ids());
-      sum_.mutable_logprobs()->MergeFrom(event.delta().logprobs());
+      if (event.delta().index() == 0) {
+        Append(event.delta(), &sum_);
+      } else {
+        while (sum_.others_size() < event.delta().index()) {
+          const int index = sum_.others_size() + 1;
+          sum_.add_others()->set_index(index);
+        }
+        Append(event.delta(), sum_.mutable_others(event.delta().index() - 1));
+      }
       break;
     case v1::ChatEvent::kDone:
       *sum_.mutable_done() = event.done();

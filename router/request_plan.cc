@@ -54,6 +54,7 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
                         const RequestDefaults& defaults, RequestPlan* plan) {
   SLUICE_ASSIGN_OR_RETURN(plan->sampling,
                           ResolveSampling(model, request.sampling(), request.stopping(), request.output()));
+  plan->choices = request.sampling().has_n() ? request.sampling().n() : 1;
   if (!request.stopping().ignore_eos()) plan->eos_ids = model.shape.eos_ids;
   plan->stop.assign(request.stopping().stop().begin(), request.stopping().stop().end());
   plan->measure = request.output().compression_loss();
@@ -141,6 +142,10 @@ absl::Status CheckChat(const ServedModel& model, const v1::ChatRequest& request)
       return CheckMessages(request.messages().messages(), "messages.messages");
     case v1::ChatRequest::kSessionTurn:
       if (request.session_turn().session_id().empty()) return BadField("session_turn.session_id", "empty");
+      if (request.sampling().n() > 1) {
+        return BadField("sampling.n",
+                        "a session goes on from one answer; leave it unset in a session's turn");
+      }
       return CheckMessages(request.session_turn().new_messages(), "session_turn.new_messages");
     default:
       return BadField("messages", "set messages or session_turn");
@@ -202,8 +207,19 @@ absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::Com
   return plan;
 }
 
-v1::Sampling EffectiveSampling(const internal::v1::SamplingParams& params) {
+uint64_t ChoiceSeed(uint64_t seed, int choice) {
+  if (choice == 0) return seed;
+  // Step `choice` of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), a bijection of the seed for each choice.
+  uint64_t z = seed + 0x9E3779B97F4A7C15u * static_cast<uint64_t>(choice);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+v1::Sampling EffectiveSampling(const RequestPlan& plan) {
+  const internal::v1::SamplingParams& params = plan.sampling;
   v1::Sampling out;
+  out.set_n(plan.choices);
   out.set_temperature(params.temperature());
   out.set_top_k(params.top_k());
   out.set_top_p(params.top_p());

@@ -41,7 +41,8 @@ struct RequestPlan {
   std::string request_id;  // the router's own
   std::vector<int32_t> prompt_ids;
   int turn_tokens = 0;
-  internal::v1::SamplingParams sampling;
+  internal::v1::SamplingParams sampling;  // of choice 0; the others have seeds of their own
+  int choices = 1;                        // answers to the prompt
   std::vector<int32_t> eos_ids;  // those in sampling.stop_token_ids that end a sequence by the model's will
   std::vector<std::string> stop;
   bool context_bound = false;            // max_tokens is what the context leaves
@@ -72,6 +73,10 @@ absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::Com
                                          const RequestDefaults& defaults = {});
 
 // As Started reports them.
-v1::Sampling EffectiveSampling(const internal::v1::SamplingParams& params);
+v1::Sampling EffectiveSampling(const RequestPlan& plan);
+
+// By which choice `choice` samples: the request's own for choice 0, for the others what n = 1 would have to
+// be given to get the same answer.
+uint64_t ChoiceSeed(uint64_t seed, int choice);
 
 }  // namespace sluice

@@ -1,27 +1,28 @@
-// Role: carries one request from its bytes to its last event: plans it on the work pool, feeds RequestFlow
-// with what workers, timers and the client do, and executes what it answers. Why it exists: RequestFlow
-// decides, this one acts; neither does both. Threads: its methods from any; its state lives on its strand.
+// Role: carries one request from its bytes to its last event: plans it on the work pool, runs its choices,
+// makes one reply of theirs. Why it exists: whatever the number of answers, the client sent one request: it
+// is admitted, paused, cancelled and failed as one. Threads: its methods from any; its state lives on its
+// strand.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "router/choice_run.h"
 #include "router/delivery.h"
-#include "router/reply_logprobs.h"
-#include "router/request_flow.h"
 #include "router/request_plan.h"
 #include "router/request_record.h"
 #include "router/run_services.h"
 #include "router/session_turn.h"
 #include "router/strand.h"
-#include "router/token_text.h"
-#include "router/worker_call.h"
 
 namespace sluice {
 
-class RequestRun final : public std::enable_shared_from_this<RequestRun>, private Delivery::Owner {
+class RequestRun final : public std::enable_shared_from_this<RequestRun>,
+                         private Delivery::Owner,
+                         private ChoiceRun::Owner {
  public:
   // Called once each, in this order, on the work pool.
   struct Planner {
@@ -45,22 +46,21 @@ class RequestRun final : public std::enable_shared_from_this<RequestRun>, privat
  private:
   void Plan(Planner planner);  // on the work pool
   void Begin(RequestPlan plan);
-  void Act(const FlowActions& actions);
-  void Open(const OpenDecode& open);
-  void Open(const OpenPrefill& open);
-  void OnDecodeEvent(uint32_t attempt, const internal::v1::GenerateEvent& event);
-  void OnPrefillEvent(uint32_t attempt, const internal::v1::PrefillEvent& event);
-  // Of tokens from output index `index` on. False: the worker left out what was asked for.
-  bool TakeLogprobs(uint32_t attempt, int index, int tokens,
-                    absl::Span<const internal::v1::TokenLogprobs* const> logprobs);
-  void TakeHome(const WorkerRef& worker, const internal::v1::FirstToken& first);
-  void Emit(const std::vector<int32_t>& ids);
-  void SendDelta(const TokenText::Piece& piece);
-  void Commit(const FlowEnd& end);
-  void SendDone(const FlowEnd& end);
+  void Commit();
+  void SendDone();
   void GiveUp(const absl::Status& why);
-  // On the strand, unless the run is gone by then.
-  void CallAt(absl::Time time, std::function<void(RequestRun*)> task);
+  // Ends all choices, and the reply with them.
+  void Fail(const absl::Status& why);
+  FlowStage stage() const;  // of the choice that is least far
+
+  std::shared_ptr<void> Hold() override { return shared_from_this(); }
+  Strand* strand() override { return &strand_; }
+  bool paused() const override { return delivery_.paused(); }
+  void Send(v1::ChatEvent event) override { delivery_.Send(std::move(event)); }
+  void HistoryAt(const WorkerRef& prefill, const internal::v1::FirstToken& first) override;
+  void StageMayHaveChanged() override;
+  void ChoiceEnded() override;
+  void ChoiceFailed(const absl::Status& status) override { Fail(status); }
 
   void SetPaused(bool paused) override;
   void JudgeAt(absl::Time time) override;
@@ -75,16 +75,11 @@ class RequestRun final : public std::enable_shared_from_this<RequestRun>, privat
   const absl::Time deadline_;
   Delivery delivery_;
   SessionTurn session_;
-  std::optional<absl::Status> early_end_;  // before there was a flow
+  std::optional<absl::Status> early_end_;  // before there were choices
   RequestPlan plan_;
-  std::unique_ptr<RequestFlow> flow_;
-  std::unique_ptr<TokenText> text_;
-  std::optional<ReplyLogprobs> logprobs_;  // if asked for
+  std::vector<std::unique_ptr<ChoiceRun>> choices_;
   bool home_known_ = false;
-  std::shared_ptr<WorkerCall<internal::v1::PrefillEvent>> prefill_call_;
-  std::shared_ptr<WorkerCall<internal::v1::GenerateEvent>> decode_call_;
-  std::string handoff_id_;
-  std::optional<int> matched_stop_;
+  bool failed_ = false;
 };
 
 }  // namespace sluice

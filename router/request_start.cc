@@ -2,21 +2,11 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/status_codec.h"
 
 namespace sluice {
 namespace {
-
-absl::Status QueueFull(const RunServices& services) {
-  return WithRetryAfter(WithReason(absl::ResourceExhaustedError(
-                                       absl::StrCat(services.runs->capacity(),
-                                                    " requests are in flight, the most this router takes "
-                                                    "(--max-in-flight)")),
-                                   "QUEUE_FULL"),
-                        absl::Seconds(1));
-}
 
 absl::Status Admit(const RunServices& services, const std::shared_ptr<RequestRun>& run) {
   if (*services.draining) {
@@ -25,7 +15,7 @@ absl::Status Admit(const RunServices& services, const std::shared_ptr<RequestRun
                    "DRAINING"),
         absl::Seconds(1));
   }
-  return services.runs->Add(run) ? absl::OkStatus() : QueueFull(services);
+  return services.runs->Add(run);
 }
 
 }  // namespace
@@ -77,7 +67,7 @@ absl::Status SubmitTextCall(const RunServices& services, std::function<absl::Sta
   std::atomic<int>& under_way = *services.text_calls;
   if (under_way.fetch_add(1) >= services.runs->capacity()) {
     --under_way;
-    return QueueFull(services);
+    return QueueFull(services.runs->capacity());
   }
   services.pool->Submit([&under_way, work = std::move(work), answer = std::move(answer)] {
     const absl::Status status = work();

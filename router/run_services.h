@@ -68,13 +68,15 @@ class BusySession {
   std::string id_;
 };
 
-// Requests in flight, up to a bound, and how many RequestRuns and other calls to workers exist: some outlive
-// their request until the last call to a worker has ended.
+// Requests in flight, up to a bound on the answers they want, and how many RequestRuns and other calls to
+// workers exist: some outlive their request until the last call to a worker has ended.
 class RunTable {
  public:
   explicit RunTable(int capacity) : capacity_(capacity) {}
-  // False: full.
-  bool Add(const std::shared_ptr<RequestRun>& run);
+  // For one answer. ResourceExhausted with RetryInfo: full.
+  absl::Status Add(const std::shared_ptr<RequestRun>& run);
+  // All the answers of one that was added, or none more. InvalidArgument: it could never be.
+  absl::Status Widen(RequestRun* run, int choices);
   void Remove(RequestRun* run);
   // The id by which operators know it.
   void Name(RequestRun* run, const std::string& request_id);
@@ -93,9 +95,14 @@ class RunTable {
   struct Entry {
     std::weak_ptr<RequestRun> run;
     std::string request_id;  // empty before it is planned
+    int choices = 1;
   };
+  int taken_ ABSL_GUARDED_BY(mu_) = 0;  // choices of all runs
   std::map<RequestRun*, Entry> runs_ ABSL_GUARDED_BY(mu_);
 };
+
+// Of requests, and of calls that are bounded as they are.
+absl::Status QueueFull(int capacity);
 
 struct RouterStats {
   std::atomic<int64_t> requests{0}, failed{0}, prompt_tokens{0}, cached_tokens{0}, completion_tokens{0};

@@ -1,18 +1,47 @@
+#include "absl/strings/str_cat.h"
+#include "common/rpc/status_codec.h"
 #include "router/request_run.h"
 #include "router/run_services.h"
 
 namespace sluice {
 
-bool RunTable::Add(const std::shared_ptr<RequestRun>& run) {
+absl::Status QueueFull(int capacity) {
+  return WithRetryAfter(
+      WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                     capacity, " requests are in flight, the most this router takes (--max-in-flight)")),
+                 "QUEUE_FULL"),
+      absl::Seconds(1));
+}
+
+absl::Status RunTable::Add(const std::shared_ptr<RequestRun>& run) {
   MutexLock lock(&mu_);
-  if (static_cast<int>(runs_.size()) >= capacity_) return false;
+  if (taken_ >= capacity_) return QueueFull(capacity_);
   runs_.emplace(run.get(), Entry{run, ""});
-  return true;
+  ++taken_;
+  return absl::OkStatus();
+}
+
+absl::Status RunTable::Widen(RequestRun* run, int choices) {
+  if (choices > capacity_) {
+    return BadField("sampling.n", absl::StrCat(choices, " choices are more than the ", capacity_,
+                                               " requests that this router takes (--max-in-flight)"));
+  }
+  MutexLock lock(&mu_);
+  auto entry = runs_.find(run);
+  if (entry == runs_.end()) return absl::OkStatus();
+  const int more = choices - entry->second.choices;
+  if (taken_ + more > capacity_) return QueueFull(capacity_);
+  taken_ += more;
+  entry->second.choices = choices;
+  return absl::OkStatus();
 }
 
 void RunTable::Remove(RequestRun* run) {
   MutexLock lock(&mu_);
-  runs_.erase(run);
+  auto entry = runs_.find(run);
+  if (entry == runs_.end()) return;
+  taken_ -= entry->second.choices;
+  runs_.erase(entry);
 }
 
 void RunTable::Name(RequestRun* run, const std::string& request_id) {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMaxStopIds = 128;
 constexpr int kMaxBiases = 1024;
+constexpr int kMaxChoices = 8;
 
 // A NaN is in no range.
 absl::Status InRange(const char* field, bool in_range, float value, const char* range) {
@@ -104,7 +105,9 @@ absl::StatusOr<internal::v1::SamplingParams> ResolveSampling(const ServedModel& 
                                                              const v1::Sampling& sampling,
                                                              const v1::Stopping& stopping,
                                                              const v1::Output& output) {
-  if (sampling.has_n() && sampling.n() != 1) return FieldNotServed("sampling.n");
+  if (sampling.has_n() && (sampling.n() < 1 || sampling.n() > kMaxChoices)) {
+    return BadField("sampling.n", absl::StrCat(sampling.n(), " is not in [1, ", kMaxChoices, "]"));
+  }
   internal::v1::SamplingParams out;
   out.set_temperature(sampling.has_temperature() ? sampling.temperature() : 1.0f);
   out.set_top_k(sampling.top_k());

@@ -176,6 +176,27 @@ TEST_F(Cluster, UnaryEqualsTheStreamByteForByte) {
   }
 }
 
+TEST_F(Cluster, TheFirstOfSeveralChoicesIsWhatOneAnswerIs) {
+  v1::ChatRequest request =
+      Single(absl::StrCat(LongDocument(3000, {{"x", "1234567"}}, 2), "\nTell me more."), 24);
+  request.mutable_sampling()->set_temperature(1);
+  request.mutable_sampling()->set_seed(5);
+  const Heard alone = Stream(request);
+  ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
+  request.mutable_sampling()->set_n(3);
+  grpc::ClientContext context;
+  v1::ChatResponse reply;
+  grpc::Status status = cluster_->inference().Chat(&context, request, &reply);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(reply.text(), alone.text);
+  EXPECT_EQ(std::vector<int32_t>(reply.token_ids().begin(), reply.token_ids().end()), alone.ids);
+  ASSERT_EQ(reply.others_size(), 2);
+  EXPECT_NE(reply.others(0).text(), alone.text);
+  EXPECT_NE(reply.others(1).text(), reply.others(0).text());
+  EXPECT_EQ(reply.done().usage().prompt_tokens(), alone.done.usage().prompt_tokens());
+  EXPECT_TRUE(cluster_->WaitPagesFree("decode0"));
+}
+
 TEST_F(Cluster, ARouterRestartLosesNoSession) {
   const std::string session = NewSession();
   ASSERT_TRUE(Stream(Turn(session, "Hello!")).status.ok());

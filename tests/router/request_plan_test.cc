@@ -194,7 +194,7 @@ TEST_F(PlanTest, WhatIsToldOfTokensAndWhichAreForcedGoToTheWorkers) {
   EXPECT_EQ(plan->sampling.top_logprobs(), 20);
   EXPECT_THAT(plan->sampling.forced_token_ids(), ElementsAre(5, 4095, 7));
   EXPECT_EQ(plan->sampling.logit_bias().at(7), -100);
-  EXPECT_EQ(EffectiveSampling(plan->sampling).logit_bias().at(7), -100);
+  EXPECT_EQ(EffectiveSampling(*plan).logit_bias().at(7), -100);
   // A stop id may be the last one.
   request.mutable_sampling()->clear_forced_token_ids();
   for (int32_t id : {5, 4095}) request.mutable_sampling()->add_forced_token_ids(id);
