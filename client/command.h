@@ -27,6 +27,7 @@ Command AddComplete(CLI::App* parent);
 Command AddBench(CLI::App* parent);
 Command AddSessions(CLI::App* parent);
 Command AddMethods(CLI::App* parent);
+Command AddTop(CLI::App* parent);
 Command AddDoctor(CLI::App* parent);
 
 }  // namespace sluice

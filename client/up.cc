@@ -141,7 +141,8 @@ class Stack {
   double Loaded() {
     double loaded = 1;
     for (int index : {kPrefillMetrics, kDecodeMetrics}) {
-      std::optional<std::string> text = ScrapeMetrics(options_.port_base + index, absl::Milliseconds(500));
+      std::optional<std::string> text =
+          ScrapeMetrics(UpAddress(options_.port_base, index), absl::Milliseconds(500));
       loaded = std::min(loaded, text.has_value() ? FindMetric(*text, kLoadProgress).value_or(0) : 0);
     }
     return loaded;
