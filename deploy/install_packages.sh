@@ -28,7 +28,9 @@ installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx
 missing=()
 for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
 servers=()
-[ "${1:-}" != --tests ] || installed postgresql || servers=(postgresql)
+if [ "${1:-}" = --tests ]; then
+  for package in postgresql prometheus; do installed "$package" || servers+=("$package"); done
+fi
 [ ${#missing[@]} -gt 0 ] || [ ${#servers[@]} -gt 0 ] || { fetch_ucx; exit 0; }
 
 run=()
@@ -42,6 +44,16 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 apt() { "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=30 -o Acquire::Retries=2 "$@"; }
 apt_install() { [ $# -eq 0 ] || apt install -y --no-install-recommends "$@"; }
+# Tests start servers of their own: what comes with a daemon leaves it neither running nor enabled.
+install_servers() {
+  local policy=/usr/sbin/policy-rc.d made='' failed=''
+  [ -e $policy ] || made=yes
+  [ -z "$made" ] || { printf '#!/bin/sh\nexit 101\n' | "${run[@]}" tee $policy && "${run[@]}" chmod +x $policy; }
+  apt_install "$@" || failed=yes
+  [ -z "$made" ] || "${run[@]}" rm $policy
+  [ -z "$failed" ] || return 1
+  for package in "$@"; do "${run[@]}" systemctl -q disable "$package" || true; done
+}
 echo "installing $((${#missing[@]} + ${#servers[@]})) Debian packages"
 log=$(mktemp)
 if ! { apt update && apt_install "${missing[@]}"; } >"$log" 2>&1; then
@@ -49,6 +61,6 @@ if ! { apt update && apt_install "${missing[@]}"; } >"$log" 2>&1; then
   echo "apt-get failed; the whole log is $log" >&2
   exit 1
 fi
-apt_install "${servers[@]}" >>"$log" 2>&1 || echo "without ${servers[*]} some tests are skipped" >&2
+[ ${#servers[@]} -eq 0 ] || install_servers "${servers[@]}" >>"$log" 2>&1 || echo "without ${servers[*]} some tests are skipped" >&2
 rm -f "$log"
 fetch_ucx

@@ -336,6 +336,23 @@ TEST(WorkerPairMemory, ADecodeServerWithoutRoomSaysBusyAndKeepsNothing) {
   EXPECT_EQ(decode.cache().pages().used(), 0);
 }
 
+TEST(WorkerPairMemory, PagesThatNoRequestHoldsAreCountedAsOrphaned) {
+  TestDecode decode(NeedleServer(), "loopback");
+  const KvShape& shape = decode.cache().shape();
+  auto leak = decode.cache().NewSequence({}, std::vector<int>(shape.n_layers * shape.n_kv_heads, 100));
+  ASSERT_TRUE(leak.ok()) << leak.status();
+  const auto orphaned_is = [&](int pages) {
+    for (int i = 0; i < 100 * kPatience && decode.metrics().kv_blocks_orphaned.Value() != pages; ++i)
+      absl::SleepFor(absl::Milliseconds(50));
+    return decode.metrics().kv_blocks_orphaned.Value() == pages &&
+           decode.metrics().kv_blocks_active.Value() == 0;
+  };
+  ASSERT_GT((*leak)->pages(), 0);
+  EXPECT_TRUE(orphaned_is((*leak)->pages()));
+  leak->reset();
+  EXPECT_TRUE(orphaned_is(0));
+}
+
 TEST(WorkerPairMemory, APromptThatNeverFitsIsRefusedWithTheArithmetic) {
   PrefillLoopOptions options = TestPrefill::DefaultOptions();
   options.work_bytes = size_t{1} << 20;

@@ -27,7 +27,8 @@ class TestDecode {
   ~TestDecode();
   std::string address() const;
   const std::string& incarnation() const { return incarnation_; }
-  const RankedCache& cache() const { return *cache_; }
+  RankedCache& cache() const { return *cache_; }
+  const DecodeMetrics& metrics() const { return *metrics_; }
   // Every page and chunk free, nothing registered, running or in flight.
   bool Idle() const;
 
