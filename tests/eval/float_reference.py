@@ -29,7 +29,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from lab import runner, texts, tokens  # noqa: E402
 
-WINDOW, EPS, THETA = 32, 1e-5, 500000.0
+WINDOW, RESERVE, EPS, THETA = 32, 32, 1e-5, 500000.0  # RESERVE: m of RocketKV's split
 STEPS = {"niah_single_3": 44}  # a uuid and a blank; other answers: 12
 HEADS, GROUPS, DIM = 6, 2, 64
 BUDGETS = (128, 256, 512, 1024, 2048)
@@ -98,7 +98,7 @@ class Model:
         DIM]) -> the rows that the step reads, a mask [HEADS, n]; or that and what they count for [HEADS], where the
         mean of all values stands for the others."""
         x = self.w["model.embed_tokens.weight"][token]
-        position = torch.full((len(ways),), state.rows, device=self.device)
+        position = torch.full((len(ways),), state.position, device=self.device)
         for layer in range(self.layers):
             q, k, v = self.qkv(layer, x, position)
             q = q.transpose(0, 1)
@@ -113,18 +113,20 @@ class Model:
             counts = counts.view(len(ways), GROUPS, -1, 1)
             y = counts * y + (1 - counts) * values.mean(2)[:, :, None]
             x = self.after(layer, x, y.reshape(len(ways), -1))
-        state.rows += 1
+        state.rows, state.position = state.rows + 1, state.position + 1
         return self.logits(x)
 
 
 class State:
-    """Keys and values of every way, with room for `steps` rows behind the prompt's."""
+    """Keys and values of every way, with room for `steps` rows behind the prompt's. position: of the next token, where
+    rows before it are gone."""
 
-    def __init__(self, cache, ways, steps):
+    def __init__(self, cache, ways, steps, position=None):
         room = cache[0][0].new_zeros(ways, GROUPS, steps, DIM)
         self.keys, self.values = ([torch.cat((of[i].expand(ways, -1, -1, -1), room), 2) for of in cache]
                                   for i in (0, 1))
         self.rows = cache[0][0].shape[1]
+        self.position = self.rows if position is None else position
 
     def add(self, layer, k, v):
         """k, v [GROUPS, way, DIM]; returns all rows so far."""
@@ -204,14 +206,16 @@ def with_window(mask):
     return F.pad(mask, (0, WINDOW), value=True)
 
 
+def observed_best(observations, room, kernel, pool_first=False):
+    """Per layer a mask [GROUPS, n] of `room` rows, the window's among them."""
+    def pooled(x):
+        return F.max_pool1d(x[None], kernel, 1, kernel // 2)[0]
+    return [with_window(best(grouped(pooled(scores)) if pool_first else pooled(grouped(scores)), room - WINDOW))
+            for scores in observations]
+
+
 def snapkv(observations, budget, kernel, pool_first):
-    masks = []
-    for scores in observations:
-        def pooled(x):
-            return F.max_pool1d(x[None], kernel, 1, kernel // 2)[0]
-        masks.append(with_window(best(grouped(pooled(scores)) if pool_first else pooled(grouped(scores)),
-                                      budget - WINDOW)))
-    return kept_rows(masks)
+    return kept_rows(observed_best(observations, budget, kernel, pool_first))
 
 
 def chunkkv(observations, budget, reuse, one_set, chunk=10):
@@ -254,15 +258,16 @@ def split(tokens, reserve, budget):
     return kept - reserve, page, int(DIM * page / rest), budget // 2
 
 
-def rocketkv(observations, budget, kernel=63, reserve=32):
+def rocketkv(observations, budget):
     n = observations[0].shape[1] + WINDOW
-    room, page, channels, count = split(n, reserve, budget)
-    kept = []
-    for scores in observations:
-        pooled = F.max_pool1d(grouped(scores)[None], kernel, 1, kernel // 2)[0]
-        mask = with_window(best(pooled, room - WINDOW) if room < n else torch.ones_like(pooled, dtype=torch.bool))
-        kept.append(mask.nonzero()[:, 1].view(GROUPS, -1))
+    room, page, channels, count = split(n, RESERVE, budget)
+    everything = torch.ones(GROUPS, n, dtype=torch.bool, device=observations[0].device)
+    masks = observed_best(observations, room, 63) if room < n else [everything] * len(observations)
+    return hsa([mask.nonzero()[:, 1].view(GROUPS, -1) for mask in masks], n, page, channels, count)
 
+
+def hsa(kept, n, page, channels, count):
+    """kept: per layer [GROUPS, rows], the numbers of the rows that are left of the first n."""
     def allow(layer, q, keys):
         later = torch.arange(n, keys.shape[1], device=q.device).expand(GROUPS, -1)
         rows = torch.cat((kept[layer], later), 1)
