@@ -62,7 +62,7 @@ std::string ReadFile(const std::string& path) {
 
 std::string Config(const std::vector<ScrapeTarget>& targets, const std::vector<std::string>& rule_files) {
   std::string config =
-      "global: {scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 1s}\nrule_files:\n";
+      "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 1s}\nrule_files:\n";
   for (const std::string& file : rule_files) absl::StrAppend(&config, "  - ", file, "\n");
   absl::StrAppend(&config, "scrape_configs:\n");
   for (const ScrapeTarget& target : targets) {

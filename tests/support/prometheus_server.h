@@ -29,7 +29,7 @@ struct PromSample {
 
 class PrometheusServer {
  public:
-  // Scrapes the targets and evaluates the rules four times a second. NotFound: Prometheus is not installed
+  // Scrapes the targets twice a second and evaluates the rules once. NotFound: Prometheus is not installed
   // here; the text says how to. Unavailable: it does not come up; the text has its log.
   static absl::StatusOr<std::unique_ptr<PrometheusServer>> Start(const std::vector<ScrapeTarget>& targets,
                                                                  const std::vector<std::string>& rule_files);

@@ -105,8 +105,9 @@ class World {
     return answer.substr(answer.find("\r\n\r\n") + 4);
   }
   const PrometheusServer& prometheus() const { return *prometheus_; }
-  absl::StatusOr<std::vector<PromSample>> Now(const std::string& expression) const {
-    return prometheus_->Query(Filled(expression, kModel, "1m"), absl::Now());
+  // When all was over.
+  absl::StatusOr<std::vector<PromSample>> InTheEnd(const std::string& expression) const {
+    return prometheus_->Query(Filled(expression, kModel, "1m"), after_);
   }
   // Counts of the load where the expression has rates.
   absl::StatusOr<std::vector<PromSample>> OfTheLoad(const std::string& expression) const {
@@ -237,7 +238,7 @@ TEST_F(Boards, EverySelectorFindsASeriesAndEveryLabelIsThere) {
         continue;
       }
       const std::string series = absl::StrCat(selector.metric, "{", selector.matchers, "}");
-      const auto found = world().Now(series);
+      const auto found = world().InTheEnd(series);
       ASSERT_TRUE(found.ok()) << where << ": " << found.status();
       // Nothing is recorded of what never happened: a ratio over 6 hours is there, one of nothing is not a
       // number.
@@ -424,7 +425,7 @@ TEST_F(Boards, LatenciesAreThoseOfTheLoadWithinABucket) {
 }
 
 TEST_F(Boards, NoAlertFiresUnderAnOrdinaryLoad) {
-  const auto firing = world().Now("ALERTS{alertstate=\"firing\"}");
+  const auto firing = world().InTheEnd("ALERTS{alertstate=\"firing\"}");
   ASSERT_TRUE(firing.ok()) << firing.status();
   for (const PromSample& alert : *firing) ADD_FAILURE() << alert.labels.dump();
 }
