@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/command.h"
+#include "client/load_plot.h"
 #include "client/load_report.h"
+#include "client/load_source.h"
 #include "client/real_range.h"
 #include "client/sampling_flags.h"
 #include "client/terminal.h"
@@ -35,10 +37,11 @@ struct Options {
   int warmup = 0;
   SyntheticShape synthetic;
   std::string prompts;
+  TraceOptions trace;
   int output_tokens = 128;
   std::vector<std::string> presets;
   Slo slo;
-  std::string json;
+  std::string json, plot;
 };
 
 absl::Status Check(const Options& options) {
@@ -47,10 +50,19 @@ absl::Status Check(const Options& options) {
         "--shared-prefix-tokens ", options.synthetic.shared_prefix_tokens,
         ": want fewer than --prompt-tokens ", options.synthetic.prompt_tokens, ", which counts them"));
   }
-  if (!options.json.empty() && !std::ofstream(options.json, std::ios::app)) {
-    return absl::InvalidArgumentError(absl::StrCat("--json ", options.json, ": ", std::strerror(errno)));
+  for (const auto& [flag, path] : {std::pair("--json ", options.json), {"--plot ", options.plot}}) {
+    if (!path.empty() && !std::ofstream(path, std::ios::app)) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, path, ": ", std::strerror(errno)));
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Status WriteFile(const char* flag, const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << std::endl;
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(flag, " ", path, ": ", std::strerror(errno)));
 }
 
 // One request of `words` made-up words: the tokens of its prompt.
@@ -72,21 +84,13 @@ class Bench {
       : options_(options), connection_(connection), console_(console) {}
 
   absl::Status Prepare() {
-    if (!options_.prompts.empty()) {
-      SLUICE_ASSIGN_OR_RETURN(dialogues_, ReadDialogues(options_.prompts));
-    }
     auto models = v1::Models::NewStub(connection_.channel());
     SLUICE_ASSIGN_OR_RETURN(
         v1::ListModelsResponse served,
         connection_.Call(&v1::Models::Stub::ListModels, models.get(), v1::ListModelsRequest()));
     if (served.models().empty()) return absl::FailedPreconditionError("the router serves no model");
     model_ = served.models(0);
-    if (!dialogues_.empty()) return absl::OkStatus();
-    SLUICE_RETURN_IF_ERROR(CheckContext());
-    auto inference = v1::Inference::NewStub(connection_.channel());
-    SLUICE_ASSIGN_OR_RETURN(const int few, CountTokens(connection_, inference.get(), kFewWords, Seed()));
-    SLUICE_ASSIGN_OR_RETURN(const int many, CountTokens(connection_, inference.get(), kManyWords, Seed()));
-    SLUICE_ASSIGN_OR_RETURN(fit_, FitTokens(kFewWords, few, kManyWords, many));
+    SLUICE_ASSIGN_OR_RETURN(source_, Source());
     return absl::OkStatus();
   }
 
@@ -99,43 +103,34 @@ class Bench {
 
   // What the load was, in one line.
   std::string Title() const {
-    std::string text = absl::StrCat(model_.id(), " at ", connection_.address(), "; ",
-                                    options_.rate.has_value()
-                                        ? absl::StrFormat("open loop, %g requests/s", *options_.rate)
-                                        : absl::StrCat("closed loop, concurrency ", Shape(1).concurrency));
-    if (options_.prompts.empty()) {
-      absl::StrAppend(&text, "; prompts of ", options_.synthetic.prompt_tokens, " tokens");
-      if (options_.synthetic.turns > 1) absl::StrAppend(&text, ", ", options_.synthetic.turns, " turns");
-    } else {
-      absl::StrAppend(&text, "; prompts of ", options_.prompts);
-    }
-    return absl::StrCat(text, "; ", options_.output_tokens, " tokens out; seed ", Seed());
+    std::string text = absl::StrCat(
+        model_.id(), " at ", connection_.address(), "; ",
+        replays()                   ? absl::StrFormat("open loop, arrivals x %g", options_.trace.speed)
+        : options_.rate.has_value() ? absl::StrFormat("open loop, %g requests/s", *options_.rate)
+                                    : absl::StrCat("closed loop, concurrency ", Shape().concurrency),
+        "; ", source_->Title());
+    if (!replays()) absl::StrAppend(&text, "; ", options_.output_tokens, " tokens out");
+    return absl::StrCat(text, "; seed ", Seed());
   }
 
   nlohmann::ordered_json Json() const {
-    const LoadShape shape = Shape(1);
+    const LoadShape shape = Shape();
     const auto or_null = [](const auto& value) {
       return value.has_value() ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
     };
-    nlohmann::ordered_json parameters = {{"request_rate", or_null(options_.rate)},
-                                         {"max_concurrency", shape.concurrency},
-                                         {"num_requests", or_null(shape.requests)},
-                                         {"duration_s", or_null(options_.duration_seconds)},
-                                         {"num_warmups", options_.warmup},
-                                         {"seed", Seed()},
-                                         {"output_tokens", options_.output_tokens},
-                                         {"budget_tokens", or_null(options_.budget)},
-                                         {"slo_ttft_ms", or_null(options_.slo.ttft_ms)},
-                                         {"slo_tpot_ms", or_null(options_.slo.tpot_ms)},
-                                         {"slo_e2el_ms", or_null(options_.slo.e2el_ms)}};
-    if (options_.prompts.empty()) {
-      parameters["prompt_tokens"] = options_.synthetic.prompt_tokens;
-      parameters["shared_prefix_tokens"] = options_.synthetic.shared_prefix_tokens;
-      parameters["turns"] = options_.synthetic.turns;
-      parameters["turn_tokens"] = options_.synthetic.turn_tokens;
-    } else {
-      parameters["prompts"] = options_.prompts;
-    }
+    nlohmann::ordered_json parameters = {
+        {"request_rate", or_null(options_.rate)},
+        {"max_concurrency", shape.concurrency},
+        {"num_requests", or_null(shape.requests)},
+        {"duration_s", or_null(options_.duration_seconds)},
+        {"num_warmups", options_.warmup},
+        {"seed", Seed()},
+        {"output_tokens", or_null(replays() ? std::nullopt : std::optional(options_.output_tokens))},
+        {"budget_tokens", or_null(options_.budget)},
+        {"slo_ttft_ms", or_null(options_.slo.ttft_ms)},
+        {"slo_tpot_ms", or_null(options_.slo.tpot_ms)},
+        {"slo_e2el_ms", or_null(options_.slo.e2el_ms)}};
+    source_->AddParameters(&parameters);
     nlohmann::ordered_json runs = nlohmann::ordered_json::array();
     for (const LoadColumn& column : columns_) runs.push_back(LoadJson(column, options_.slo));
     return {{"model", model_.id()},
@@ -146,46 +141,48 @@ class Bench {
 
   const std::vector<LoadColumn>& columns() const { return columns_; }
   bool interrupted() const { return interrupted_; }
+  bool open_loop() const { return replays() || options_.rate.has_value(); }
 
  private:
   uint64_t Seed() const { return options_.synthetic.seed; }
 
-  absl::Status CheckContext() const {
-    const SyntheticShape& shape = options_.synthetic;
-    const int64_t need = int64_t{shape.prompt_tokens} + int64_t{shape.turns - 1} * shape.turn_tokens +
-                         int64_t{shape.turns} * options_.output_tokens;
-    if (model_.context_length() == 0 || need <= model_.context_length()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("--prompt-tokens ", shape.prompt_tokens,
-                     ": with --output-tokens, --turns and --turn-tokens it comes to ", need, " tokens; ",
-                     model_.id(), " reads ", model_.context_length()));
+  bool replays() const { return !options_.trace.path.empty(); }
+
+  absl::StatusOr<std::unique_ptr<LoadSource>> Source() const {
+    if (!options_.prompts.empty()) return FilePrompts(options_.prompts);
+    const MeasureFit measure = [this]() -> absl::StatusOr<TokenFit> {
+      auto inference = v1::Inference::NewStub(connection_.channel());
+      SLUICE_ASSIGN_OR_RETURN(const int few, CountTokens(connection_, inference.get(), kFewWords, Seed()));
+      SLUICE_ASSIGN_OR_RETURN(const int many, CountTokens(connection_, inference.get(), kManyWords, Seed()));
+      return FitTokens(kFewWords, few, kManyWords, many);
+    };
+    if (!replays()) {
+      return MadeUpPrompts(options_.synthetic, options_.output_tokens, model_.context_length(), measure);
+    }
+    TraceOptions trace = options_.trace;
+    trace.seed = Seed();
+    return TracePrompts(trace, model_.context_length(), measure);
   }
 
-  LoadShape Shape(double turns_per_dialogue) const {
+  Arrivals NewArrivals() const {
+    if (!options_.rate.has_value()) return source_->OwnArrivals();
+    return [arrivals = PoissonArrivals(*options_.rate / source_->TurnsPerDialogue(), Seed())]() mutable {
+      return std::optional(arrivals.Next());
+    };
+  }
+
+  LoadShape Shape() const {
     LoadShape shape;
-    shape.concurrency = options_.concurrency.value_or(options_.rate.has_value() ? kDefaultOpenBound : 1);
-    if (options_.rate.has_value()) shape.dialogues_per_second = *options_.rate / turns_per_dialogue;
-    shape.seed = Seed();
+    shape.arrivals = NewArrivals();
+    shape.concurrency = options_.concurrency.value_or(open_loop() ? kDefaultOpenBound : 1);
     shape.requests = options_.requests;
-    if (options_.duration_seconds.has_value()) {
-      shape.duration = absl::Seconds(*options_.duration_seconds);
-    } else if (!shape.requests.has_value()) {
+    if (options_.duration_seconds.has_value()) shape.duration = absl::Seconds(*options_.duration_seconds);
+    if (const std::optional<int> most = source_->Requests()) {
+      shape.requests = std::min(shape.requests.value_or(*most), *most);
+    } else if (!shape.requests.has_value() && !shape.duration.has_value()) {
       shape.requests = kDefaultRequests;
     }
     return shape;
-  }
-
-  // Mean over the load: a rate is of requests, arrivals are of dialogues.
-  double TurnsPerDialogue() const {
-    if (dialogues_.empty()) return options_.synthetic.turns;
-    size_t turns = 0;
-    for (const Dialogue& dialogue : dialogues_) turns += dialogue.turns.size();
-    return static_cast<double>(turns) / static_cast<double>(dialogues_.size());
-  }
-
-  Dialogue DialogueAt(uint64_t run, uint64_t index) const {
-    if (dialogues_.empty()) return SyntheticDialogue(options_.synthetic, fit_, run, index);
-    return dialogues_[index % dialogues_.size()];
   }
 
   void RunPreset(const std::string& preset, uint64_t run) {
@@ -198,24 +195,27 @@ class Bench {
 
     LoadColumn column;
     column.name = preset.empty() ? "default" : preset;
-    uint64_t index = 0;
     ProgressBar bar(console_.err, console_.err_tty);
-    std::string label = absl::StrCat(column.name, ": warm-up");
-    const LoadHooks hooks = {[&] { return DialogueAt(run, index++); },
-                             [&](double share, int ended, int failed) {
-                               bar.Show(absl::StrCat(label, ", ", ended, " ended, ", failed, " failed"),
-                                        share);
-                             }};
-    LoadShape shape = Shape(TurnsPerDialogue());
+    const auto load = [&](const LoadShape& shape, const std::string& label, uint64_t text_of,
+                          uint64_t index) {
+      const LoadHooks hooks = {[&] { return source_->At(text_of, index++); },
+                               [&](double share, int ended, int failed) {
+                                 bar.Show(absl::StrCat(label, ", ", ended, " ended, ", failed, " failed"),
+                                          share);
+                               }};
+      return RunLoad(connection_, shape, base, hooks);
+    };
+    const LoadShape shape = Shape();
     if (options_.warmup > 0) {
       LoadShape warmup;
       warmup.concurrency = std::min(shape.concurrency, options_.warmup);
       warmup.requests = options_.warmup;
-      interrupted_ = RunLoad(connection_, warmup, base, hooks).interrupted;
+      interrupted_ = load(warmup, absl::StrCat(column.name, ": warm-up"), 2 * run + 1, 0).interrupted;
       if (interrupted_) return;
     }
-    label = column.name;
-    column.result = RunLoad(connection_, shape, base, hooks);
+    // A trace is replayed from its first request on; the prompts of a file go on after those of the warm-up.
+    const uint64_t first = replays() ? 0 : static_cast<uint64_t>(options_.warmup);
+    column.result = load(shape, column.name, 2 * run, first);
     column.summary = Summarize(column.result.records, column.result.duration, options_.slo);
     interrupted_ = column.result.interrupted;
     columns_.push_back(std::move(column));
@@ -224,9 +224,8 @@ class Bench {
   const Options& options_;
   const Connection& connection_;
   const Console& console_;
-  std::vector<Dialogue> dialogues_;  // of --prompts
-  TokenFit fit_;
   v1::Model model_;
+  std::unique_ptr<LoadSource> source_;
   std::vector<LoadColumn> columns_;
   bool interrupted_ = false;
 };
@@ -242,14 +241,16 @@ absl::StatusOr<int> RunBench(Options options, const Console& console) {
   bench.Run();
   if (!bench.columns().empty()) {
     *console.out << bench.Title() << "\n\n"
-                 << TextFor(console, LoadTable(bench.columns(), options.slo, options.rate.has_value()))
+                 << TextFor(console, LoadTable(bench.columns(), options.slo, bench.open_loop()))
                  << std::flush;
   }
   if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << bench.Json().dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
-    if (!file)
-      return absl::UnavailableError(absl::StrCat("--json ", options.json, ": ", std::strerror(errno)));
+    SLUICE_RETURN_IF_ERROR(
+        WriteFile("--json", options.json,
+                  bench.Json().dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)));
+  }
+  if (!options.plot.empty()) {
+    SLUICE_RETURN_IF_ERROR(WriteFile("--plot", options.plot, LoadPlot(bench.columns(), bench.Title())));
   }
   if (bench.interrupted()) return Interrupted();
   for (const LoadColumn& column : bench.columns()) {
@@ -276,10 +277,12 @@ Command AddBench(CLI::App* parent) {
       "(default: 1024)",
       "Load")
       ->check(CLI::Range(1, 1 << 16));
-  add("--rate", options->rate, "open loop: Poisson arrivals [requests/s], measured from the arrival", "Load")
-      ->check(RealRange(0.001, 1e6));
+  CLI::Option* rate = add("--rate", options->rate,
+                          "open loop: Poisson arrivals [requests/s], measured from the arrival", "Load");
+  rate->check(RealRange(0.001, 1e6));
   add("--requests", options->requests,
-      "of each preset; every turn is one (default: 64, or what --duration allows)", "Load")
+      "of each preset; every turn is one (default: 64, or what --duration allows, or the whole trace)",
+      "Load")
       ->check(positive);
   add("--duration", options->duration_seconds, "of each preset; what is under way then still ends [seconds]",
       "Load")
@@ -308,9 +311,25 @@ Command AddBench(CLI::App* parent) {
     option->check(option == synthetic.back() ? CLI::Range(0, 1 << 24) : positive)->capture_default_str();
     prompts->excludes(option);
   }
-  add("--output-tokens", options->output_tokens, "of each request, never fewer [tokens]", "Prompts")
-      ->check(positive)
+  CLI::Option* output =
+      add("--output-tokens", options->output_tokens, "of each request, never fewer [tokens]", "Prompts");
+  output->check(positive)->capture_default_str();
+
+  CLI::Option* trace =
+      add("--trace", options->trace.path,
+          "open loop: replay a recorded load, JSONL with \"timestamp\" [ms], \"input_length\", "
+          "\"output_length\" and \"hash_ids\" a line; prompts share text where they share hash ids",
+          "Trace");
+  for (CLI::Option* option : synthetic) trace->excludes(option);
+  trace->excludes(prompts)->excludes(output)->excludes(rate);
+  add("--trace-speed", options->trace.speed, "arrivals so many times as fast as recorded", "Trace")
+      ->needs(trace)
+      ->check(RealRange(0.001, 1e6))
       ->capture_default_str();
+  add("--trace-scale", options->trace.scale,
+      "factor of all lengths (default: at most 1, so that the longest request fits the model)", "Trace")
+      ->needs(trace)
+      ->check(RealRange(1e-6, 1));
 
   add("--preset", options->presets,
       "compression presets, one after another, separated by commas (default: the server's own); see: sluice "
@@ -326,6 +345,7 @@ Command AddBench(CLI::App* parent) {
   add("--slo-tpot", options->slo.tpot_ms, "time per token after the first [ms]", "Goodput")->check(time);
   add("--slo-e2e", options->slo.e2el_ms, "time to the end [ms]", "Goodput")->check(time);
   add("--json", options->json, "file for every figure, every parameter and every request", "Output");
+  add("--plot", options->plot, "SVG file: how the latencies are spread, and what was in flight", "Output");
   AddConnectionFlags(app, &options->connection);
   app->footer(
       "Measured at the client. TTFT: to the first token; ITL: between two events with tokens; TPOT: (last "
@@ -335,6 +355,8 @@ Command AddBench(CLI::App* parent) {
       "Examples:\n"
       "  sluice bench --concurrency 8 --requests 200 --preset full,rocketkv,sluice --budget 1024\n"
       "  sluice bench --rate 4 --duration 60 --warmup 8 --slo-ttft 500 --slo-tpot 30 --json out.json\n"
+      "  sluice bench --trace conversation_trace.jsonl --trace-speed 0.5 --duration 300 --warmup 4 --plot "
+      "a.svg\n"
       "  sluice bench --turns 4 --prompt-tokens 16384 --concurrency 4 --preset rocketkv-mt,sluice-mt");
   return {app, [options](const Console& console) { return RunBench(*options, console); }};
 }

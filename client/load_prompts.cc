@@ -33,14 +33,6 @@ constexpr const char* kWords[] = {
     "words", "get",   "tell",  "call",  "looked", "another", "night", "mind", "people", "moment",  "look",
     "once",  "heart", "took",  "place", "left",   "return",  "right", "found"};
 
-v1::Messages UserMessage(std::string text) {
-  v1::Messages messages;
-  v1::Message* message = messages.add_messages();
-  message->set_role("user");
-  message->set_content(std::move(text));
-  return messages;
-}
-
 // InvalidArgument names what is wrong with the value at `name`.
 absl::StatusOr<std::string> TextOf(const json& value, absl::string_view name) {
   if (!value.is_string()) return absl::InvalidArgumentError(absl::StrCat(name, ": want a string"));
@@ -96,6 +88,14 @@ absl::StatusOr<Dialogue> DialogueOf(const std::string& line) {
 }
 
 }  // namespace
+
+v1::Messages UserMessage(std::string text) {
+  v1::Messages messages;
+  v1::Message* message = messages.add_messages();
+  message->set_role("user");
+  message->set_content(std::move(text));
+  return messages;
+}
 
 std::string RandomWords(int words, std::seed_seq* seed) {
   std::mt19937_64 random(*seed);

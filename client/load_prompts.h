@@ -18,6 +18,9 @@ struct Dialogue {
   std::optional<int> output_tokens;  // of each turn; unset: those of the load
 };
 
+// One message of role "user".
+v1::Messages UserMessage(std::string text);
+
 // Short English words, which are one token each in most vocabularies, at random.
 std::string RandomWords(int words, std::seed_seq* seed);
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "client/load_request.h"
-#include "client/load_schedule.h"
 #include "common/base/clock.h"
 #include "common/base/queue.h"
 #include "common/base/status.h"
@@ -53,8 +52,7 @@ class LoadRun {
         sessions_(v1::Sessions::NewStub(connection.channel())),
         inbox_(static_cast<size_t>(shape.concurrency) + 1),  // a call of each user, and Ctrl-C
         origin_(SteadyClock().Now()) {
-    if (shape.dialogues_per_second.has_value()) arrivals_.emplace(*shape.dialogues_per_second, shape.seed);
-    if (arrivals_.has_value()) due_ = origin_ + arrivals_->Next();
+    Await();
   }
 
   LoadResult Run() {
@@ -82,14 +80,23 @@ class LoadRun {
   // Of the loop itself; turns under way may follow.
   bool NoMore(absl::Time now) const {
     if (stopped_ || (shape_.requests.has_value() && started_ >= *shape_.requests)) return true;
-    return shape_.duration.has_value() && (arrivals_.has_value() ? due_ : now) - origin_ >= *shape_.duration;
+    const absl::Time next = open_loop() ? due_ : now;
+    return next - origin_ >= shape_.duration.value_or(absl::InfiniteDuration());
+  }
+
+  bool open_loop() const { return shape_.arrivals != nullptr; }
+
+  void Await() {
+    if (!open_loop()) return;
+    const std::optional<absl::Duration> next = shape_.arrivals();
+    due_ = next.has_value() ? origin_ + *next : absl::InfiniteFuture();
   }
 
   void BeginDue(absl::Time now) {
     while (!pauses_.empty() && pauses_.front() <= now) pauses_.pop_front();
-    while (!NoMore(now) && HasRoom() && (!arrivals_.has_value() || due_ <= now)) {
+    while (!NoMore(now) && HasRoom() && (!open_loop() || due_ <= now)) {
       Begin();
-      if (arrivals_.has_value()) due_ = origin_ + arrivals_->Next();
+      Await();
     }
   }
   bool HasRoom() const { return users_.size() + pauses_.size() < static_cast<size_t>(shape_.concurrency); }
@@ -97,7 +104,7 @@ class LoadRun {
   absl::Duration UntilDue(absl::Time now) const {
     absl::Duration wait = kTick;
     if (!pauses_.empty()) wait = std::min(wait, pauses_.front() - now);
-    if (arrivals_.has_value() && HasRoom() && !NoMore(now)) wait = std::min(wait, due_ - now);
+    if (open_loop() && HasRoom() && !NoMore(now)) wait = std::min(wait, due_ - now);
     return std::max(wait, absl::ZeroDuration());
   }
 
@@ -114,7 +121,7 @@ class LoadRun {
     User* user = (users_[id] = std::make_unique<User>()).get();
     user->id = id;
     user->dialogue = ahead_.has_value() ? *std::exchange(ahead_, std::nullopt) : hooks_.next();
-    user->arrival = arrivals_.has_value() ? due_ : SteadyClock().Now();
+    user->arrival = open_loop() ? due_ : SteadyClock().Now();
     ++started_;
     if (user->dialogue.turns.size() == 1) return Send(user);
     connection_.SetDeadline(&user->create.context);
@@ -126,7 +133,7 @@ class LoadRun {
   void OnSession(User* user, const grpc::Status& status) {
     user->session_id = user->create.reply.id();
     // A user of a closed loop has nothing to wait for before the session is there.
-    if (!arrivals_.has_value()) user->arrival = SteadyClock().Now();
+    if (!open_loop()) user->arrival = SteadyClock().Now();
     if (status.ok() && !stopped_) return Send(user);
     if (!status.ok()) {
       RequestRecord record;
@@ -191,7 +198,7 @@ class LoadRun {
   }
 
   void Forget(User* user) {
-    if (user->failed && !arrivals_.has_value()) pauses_.push_back(SteadyClock().Now() + kPause);
+    if (user->failed && !open_loop()) pauses_.push_back(SteadyClock().Now() + kPause);
     users_.erase(user->id);
   }
 
@@ -211,7 +218,6 @@ class LoadRun {
   const std::unique_ptr<v1::Sessions::Stub> sessions_;
   BoundedQueue<std::function<void()>> inbox_;
   const absl::Time origin_;
-  std::optional<PoissonArrivals> arrivals_;
   absl::Time due_;                 // the next arrival of an open loop
   std::optional<Dialogue> ahead_;  // made while there is time: making one would delay its request
   absl::Time shown_ = absl::InfinitePast();

@@ -1,5 +1,5 @@
 // Role: sends a load and waits for its end: closed loop (so many users, each with one request at a time) or
-// open loop (arrivals of a Poisson process, whatever the servers do). Threads: the caller's, which decides
+// open loop (arrivals at times of their own, whatever the servers do). Threads: the caller's, which decides
 // everything; gRPC's own tell it what happened through a queue. No thread per request or user.
 #pragma once
 
@@ -10,16 +10,16 @@
 #include "client/connection.h"
 #include "client/load_prompts.h"
 #include "client/load_record.h"
+#include "client/load_schedule.h"
 
 namespace sluice {
 
 struct LoadShape {
   // Closed loop: users. Open loop: a bound; who arrives above it waits, and the wait counts.
   int concurrency = 1;
-  std::optional<double> dialogues_per_second;  // unset: closed loop
-  uint64_t seed = 0;                           // of the arrivals
-  std::optional<int> requests;                 // every turn is one
-  std::optional<absl::Duration> duration;      // nothing arrives after it; what is under way ends
+  Arrivals arrivals;                       // of dialogues; null: closed loop
+  std::optional<int> requests;             // every turn is one
+  std::optional<absl::Duration> duration;  // nothing arrives after it; what is under way ends
 };
 
 struct LoadResult {

@@ -1,12 +1,18 @@
-// Role: when an open loop sends: a Poisson process, the same one for the same seed. Threads: one.
+// Role: when an open loop sends: at the times of a trace, or of a Poisson process, the same one for the same
+// seed. Threads: one.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <random>
 
 #include "absl/time/time.h"
 
 namespace sluice {
+
+// The next arrival since the start, ascending; nullopt: no more. A null function: a closed loop.
+using Arrivals = std::function<std::optional<absl::Duration>()>;
 
 class PoissonArrivals {
  public:

@@ -156,6 +156,46 @@ TEST_F(BenchTest, PromptsOfAFileAreSentAsTheyAreAndBeginAgain) {
   EXPECT_EQ(chats[4].messages().messages(0).content(), "one");
 }
 
+TEST_F(BenchTest, ATraceIsReplayedAtItsTimesWithItsLengths) {
+  const std::string trace = dir.Write(
+      "t.jsonl",
+      "{\"timestamp\": 0, \"input_length\": 510, \"output_length\": 8, \"hash_ids\": [0]}\n"
+      "{\"timestamp\": 400, \"input_length\": 1110, \"output_length\": 4, \"hash_ids\": [0, 1, 2]}\n"
+      "{\"timestamp\": 800, \"input_length\": 60, \"output_length\": 1, \"hash_ids\": [3]}\n");
+  ASSERT_EQ(Bench({"--trace", trace, "--trace-speed", "2", "--trace-scale", "0.5", "--warmup", "2", "--seed",
+                   "5", "--json", json_path(), "--plot", dir.path() + "/p.svg"}),
+            0)
+      << run.err();
+  std::vector<v1::ChatRequest> chats = router.chats();
+  ASSERT_EQ(chats.size(), 5u);
+  // The warm-up says something else, and is not in the figures.
+  const auto text = [&](size_t i) { return chats[i].messages().messages(0).content(); };
+  EXPECT_EQ(Words(text(0)), Words(text(2)));
+  EXPECT_NE(text(0).substr(0, 40), text(2).substr(0, 40));
+  EXPECT_EQ(Words(text(2)), 245);  // and ten tokens around them
+  EXPECT_EQ(Words(text(3)), 545);
+  EXPECT_EQ(Words(text(4)), 20);
+  EXPECT_EQ(text(3).substr(0, text(2).size()), text(2));
+  EXPECT_EQ(chats[2].stopping().max_tokens(), 4);
+  EXPECT_EQ(chats[4].stopping().max_tokens(), 1);
+  const nlohmann::json json = Json();
+  EXPECT_EQ(json["parameters"]["trace_scale"], 0.5);
+  EXPECT_TRUE(json["parameters"]["output_tokens"].is_null());
+  ASSERT_EQ(json["runs"][0]["requests"].size(), 3u);
+  std::set<double> arrivals;
+  for (const nlohmann::json& request : json["runs"][0]["requests"])
+    arrivals.insert(request["arrival_s"].get<double>());
+  EXPECT_THAT(arrivals,
+              ::testing::ElementsAre(0, ::testing::DoubleNear(0.2, 1e-6), ::testing::DoubleNear(0.4, 1e-6)));
+  EXPECT_THAT(run.out(), HasSubstr("open loop, arrivals x 2; trace " + trace + ", lengths x 0.5; seed 5"));
+  std::ifstream plot(dir.path() + "/p.svg");
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(plot), {}), HasSubstr("open loop, arrivals x 2"));
+
+  ASSERT_EQ(Bench({"--trace", trace, "--trace-speed", "100", "--requests", "2", "--preset", "full,sluice"}),
+            0);
+  EXPECT_EQ(router.chats().size(), 9u);
+}
+
 TEST_F(BenchTest, DurationEndsTheLoad) {
   const absl::Time began = absl::Now();
   ASSERT_EQ(Bench({"--duration", "0.5", "--rate", "40", "--seed", "1", "--json", json_path()}), 0)
@@ -207,6 +247,7 @@ TEST_F(BenchTest, BadFlagsAreNamed) {
                                              {"--turns", "0"},
                                              {"--preset", "full,magic"},
                                              {"--budget", "3"},
+                                             {"--trace-speed", "2"},
                                              {"--slo-ttft", "0"}}) {
     EXPECT_EQ(Bench(words), 2) << words[0] << " " << words[1];
     EXPECT_THAT(run.err(), HasSubstr(words[0]));
@@ -214,11 +255,18 @@ TEST_F(BenchTest, BadFlagsAreNamed) {
   const std::string file = dir.Write("p.jsonl", "{}");
   EXPECT_EQ(Bench({"--prompts", file, "--turns", "2"}), 2);
   EXPECT_EQ(Bench({"--prompts", file}), 1);
+  for (const std::string flag : {"--rate", "--output-tokens", "--prompt-tokens"}) {
+    EXPECT_EQ(Bench({"--trace", file, flag, "2"}), 2) << flag;
+  }
+  EXPECT_EQ(Bench({"--trace", file}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("--trace " + file + ": line 1: timestamp"));
   EXPECT_THAT(run.err(), HasSubstr("--prompts " + file + ": line 1"));
   EXPECT_EQ(Bench({"--prompt-tokens", "100", "--shared-prefix-tokens", "100"}), 1);
   EXPECT_THAT(run.err(), HasSubstr("--shared-prefix-tokens 100: want fewer than --prompt-tokens 100"));
   EXPECT_EQ(Bench({"--json", dir.path() + "/none/out.json"}), 1);
   EXPECT_THAT(run.err(), HasSubstr("--json"));
+  EXPECT_EQ(Bench({"--plot", dir.path() + "/none/out.svg"}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("--plot"));
   EXPECT_TRUE(router.chats().empty());
   EXPECT_EQ(run.Run({"bench", "--help"}), 0);
   EXPECT_THAT(run.out(), HasSubstr("Examples:"));
