@@ -121,7 +121,8 @@ absl::Status Serve(Options options) {
 int Main(int argc, char** argv) {
   BlockStopSignals();
   Options options;
-  CLI::App app("sluice-decode: receives kept KV from prefill servers and generates with continuous batching");
+  CLI::App app("receives kept KV from prefill servers and generates with continuous batching",
+               "sluice-decode");
   AddWorkerFlags(&app, &options.worker);
   app.add_option("--kv-memory", options.kv_memory_mb, "MB for KV pages and their bounds, over all ranks")
       ->envname("SLUICE_KV_MEMORY")

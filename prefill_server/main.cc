@@ -150,7 +150,7 @@ absl::Status Serve(Options options) {
 int Main(int argc, char** argv) {
   BlockStopSignals();
   Options options;
-  CLI::App app("sluice-prefill: computes prompts layer by layer and hands the kept KV to decode servers");
+  CLI::App app("computes prompts layer by layer and hands the kept KV to decode servers", "sluice-prefill");
   AddWorkerFlags(&app, &options.worker);
   auto add = [&app](const char* flag, int& value, const char* help, const char* env, const char* group,
                     int most) {

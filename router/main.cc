@@ -11,9 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file_lock.h"
+#include "common/base/status.h"
 #include "common/compression/compression_spec.h"
+#include "common/rpc/process_flags.h"
 #include "common/rpc/stop_signals.h"
-#include "common/rpc/worker_process.h"
 #include "common/session/memory_store.h"
 #include "common/session/postgres_store.h"
 #include "common/session/sqlite_store.h"
@@ -189,7 +190,7 @@ absl::Status Serve(Options options) {
 int Main(int argc, char** argv) {
   BlockStopSignals();
   Options options;
-  CLI::App app("sluice-router: takes requests, keeps sessions, and pairs prefill with decode workers");
+  CLI::App app("takes requests, keeps sessions, and pairs prefill with decode workers", "sluice-router");
   AddFlags(&app, &options);
   if (const std::optional<int> code = ParseFlags(&app, argc, argv)) return *code;
   spdlog::set_level(spdlog::level::from_str(options.log_level));

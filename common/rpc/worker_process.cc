@@ -18,26 +18,6 @@
 
 namespace sluice {
 
-std::optional<int> ParseFlags(CLI::App* app, int argc, const char* const* argv) {
-  try {
-    app->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app->exit(error) == 0 ? 0 : 2;
-  }
-  return std::nullopt;
-}
-
-void AddProcessFlags(CLI::App* app, std::string* log_level) {
-  app->set_config("--config", "", "TOML file with the options below; flags and environment go before it")
-      ->envname("SLUICE_CONFIG");
-  app->allow_config_extras(CLI::config_extras_mode::error);
-  app->add_option("--log-level", *log_level, "trace, debug, info, warn, error")
-      ->envname("SLUICE_LOG_LEVEL")
-      ->group("Logs")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
-}
-
 void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
   AddProcessFlags(app, &options->log_level);
   auto add = [app](const char* flag, auto& value, const char* help, const char* env, const char* group) {

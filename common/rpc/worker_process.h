@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/handoff/compatibility.h"
 #include "common/model/ranked_model.h"
+#include "common/rpc/process_flags.h"
 #include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
 #include "common/transport/kv_transport.h"
@@ -40,12 +41,7 @@ struct WorkerOptions {
   std::string log_level = "info";
 };
 
-// Reads the command line. The exit code where the process should end now: 0 after --help, 2 after a wrong
-// flag, as the client's.
-std::optional<int> ParseFlags(CLI::App* app, int argc, const char* const* argv);
-
-// Flag > environment (SLUICE_...) > --config file, for every flag of a process.
-void AddProcessFlags(CLI::App* app, std::string* log_level);  // --config, --log-level: of the router, too
+// With those of AddProcessFlags.
 void AddWorkerFlags(CLI::App* app, WorkerOptions* options);
 
 // The model's name where none was given: what metrics and LoadWorkerModel take.
