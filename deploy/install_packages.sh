@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and running Sluice needs on Debian 12. Quiet and idempotent: does nothing when all is there.
-#   deploy/install_packages.sh [--tests]   --tests: and the servers that tests start
+#   deploy/install_packages.sh [--tests]   --tests: and the servers and linters that tests run
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config git ca-certificates python3
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libucx-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libpcre2-dev libutf8proc-dev libsqlite3-dev libpq-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libboost-dev libpcre2-dev libutf8proc-dev libsqlite3-dev libpq-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 
 # Where nvcc is: a UCX that reaches GPU memory, for the preset cuda-release. Debian's does not.
@@ -29,7 +29,9 @@ missing=()
 for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
 servers=()
 if [ "${1:-}" = --tests ]; then
-  for package in postgresql prometheus; do installed "$package" || servers+=("$package"); done
+  for package in postgresql prometheus shellcheck yamllint python3-pip; do
+    installed "$package" || servers+=("$package")
+  done
 fi
 [ ${#missing[@]} -gt 0 ] || [ ${#servers[@]} -gt 0 ] || { fetch_ucx; exit 0; }
 
