@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/command.h"
+#include "client/load_grpc.h"
+#include "client/load_openai.h"
 #include "client/load_plot.h"
 #include "client/load_report.h"
 #include "client/load_source.h"
@@ -19,8 +21,6 @@
 #include "client/sampling_flags.h"
 #include "client/terminal.h"
 #include "common/base/status.h"
-#include "sluice/v1/inference.grpc.pb.h"
-#include "sluice/v1/models.grpc.pb.h"
 
 namespace sluice {
 namespace {
@@ -38,6 +38,7 @@ struct Options {
   SyntheticShape synthetic;
   std::string prompts;
   TraceOptions trace;
+  OpenAiOptions openai;
   int output_tokens = 128;
   std::vector<std::string> presets;
   Slo slo;
@@ -65,31 +66,18 @@ absl::Status WriteFile(const char* flag, const std::string& path, const std::str
   return absl::UnavailableError(absl::StrCat(flag, " ", path, ": ", std::strerror(errno)));
 }
 
-// One request of `words` made-up words: the tokens of its prompt.
-absl::StatusOr<int> CountTokens(const Connection& connection, v1::Inference::Stub* stub, int words,
-                                uint64_t seed) {
+// The tokens of a prompt of `words` made-up words.
+absl::StatusOr<int> CountTokens(const LoadTarget& target, int words, uint64_t seed) {
   std::seed_seq seeds{seed & 0xFFFFFFFF, seed >> 32, static_cast<uint64_t>(words)};
-  v1::ChatRequest request;
-  v1::Message* message = request.mutable_messages()->add_messages();
-  message->set_role("user");
-  message->set_content(RandomWords(words, &seeds));
-  request.mutable_stopping()->set_max_tokens(1);
-  SLUICE_ASSIGN_OR_RETURN(v1::ChatResponse reply, connection.Call(&v1::Inference::Stub::Chat, stub, request));
-  return reply.done().usage().prompt_tokens();
+  return target.CountTokens(RandomWords(words, &seeds));
 }
 
 class Bench {
  public:
-  Bench(const Options& options, const Connection& connection, const Console& console)
-      : options_(options), connection_(connection), console_(console) {}
+  Bench(const Options& options, const LoadTarget& target, const Console& console)
+      : options_(options), target_(target), console_(console) {}
 
   absl::Status Prepare() {
-    auto models = v1::Models::NewStub(connection_.channel());
-    SLUICE_ASSIGN_OR_RETURN(
-        v1::ListModelsResponse served,
-        connection_.Call(&v1::Models::Stub::ListModels, models.get(), v1::ListModelsRequest()));
-    if (served.models().empty()) return absl::FailedPreconditionError("the router serves no model");
-    model_ = served.models(0);
     SLUICE_ASSIGN_OR_RETURN(source_, Source());
     return absl::OkStatus();
   }
@@ -104,7 +92,7 @@ class Bench {
   // What the load was, in one line.
   std::string Title() const {
     std::string text = absl::StrCat(
-        model_.id(), " at ", connection_.address(), "; ",
+        target_.model(), " at ", target_.address(), "; ",
         replays()                   ? absl::StrFormat("open loop, arrivals x %g", options_.trace.speed)
         : options_.rate.has_value() ? absl::StrFormat("open loop, %g requests/s", *options_.rate)
                                     : absl::StrCat("closed loop, concurrency ", Shape().concurrency),
@@ -133,8 +121,8 @@ class Bench {
     source_->AddParameters(&parameters);
     nlohmann::ordered_json runs = nlohmann::ordered_json::array();
     for (const LoadColumn& column : columns_) runs.push_back(LoadJson(column, options_.slo));
-    return {{"model", model_.id()},
-            {"router", connection_.address()},
+    return {{"model", target_.model()},
+            {options_.openai.url.empty() ? "router" : "endpoint", target_.address()},
             {"parameters", std::move(parameters)},
             {"runs", std::move(runs)}};
   }
@@ -151,17 +139,16 @@ class Bench {
   absl::StatusOr<std::unique_ptr<LoadSource>> Source() const {
     if (!options_.prompts.empty()) return FilePrompts(options_.prompts);
     const MeasureFit measure = [this]() -> absl::StatusOr<TokenFit> {
-      auto inference = v1::Inference::NewStub(connection_.channel());
-      SLUICE_ASSIGN_OR_RETURN(const int few, CountTokens(connection_, inference.get(), kFewWords, Seed()));
-      SLUICE_ASSIGN_OR_RETURN(const int many, CountTokens(connection_, inference.get(), kManyWords, Seed()));
+      SLUICE_ASSIGN_OR_RETURN(const int few, CountTokens(target_, kFewWords, Seed()));
+      SLUICE_ASSIGN_OR_RETURN(const int many, CountTokens(target_, kManyWords, Seed()));
       return FitTokens(kFewWords, few, kManyWords, many);
     };
     if (!replays()) {
-      return MadeUpPrompts(options_.synthetic, options_.output_tokens, model_.context_length(), measure);
+      return MadeUpPrompts(options_.synthetic, options_.output_tokens, target_.context(), measure);
     }
     TraceOptions trace = options_.trace;
     trace.seed = Seed();
-    return TracePrompts(trace, model_.context_length(), measure);
+    return TracePrompts(trace, target_.context(), measure);
   }
 
   Arrivals NewArrivals() const {
@@ -186,13 +173,7 @@ class Bench {
   }
 
   void RunPreset(const std::string& preset, uint64_t run) {
-    v1::ChatRequest base;
-    base.mutable_sampling()->set_temperature(0);
-    base.mutable_stopping()->set_max_tokens(options_.output_tokens);
-    base.mutable_stopping()->set_ignore_eos(true);
-    if (!preset.empty()) base.mutable_compression()->set_preset(preset);
-    if (options_.budget.has_value()) base.mutable_compression()->set_budget_tokens(*options_.budget);
-
+    const LoadSettings settings = {preset, options_.budget, options_.output_tokens};
     LoadColumn column;
     column.name = preset.empty() ? "default" : preset;
     ProgressBar bar(console_.err, console_.err_tty);
@@ -203,7 +184,7 @@ class Bench {
                                  bar.Show(absl::StrCat(label, ", ", ended, " ended, ", failed, " failed"),
                                           share);
                                }};
-      return RunLoad(connection_, shape, base, hooks);
+      return RunLoad(target_, shape, settings, hooks);
     };
     const LoadShape shape = Shape();
     if (options_.warmup > 0) {
@@ -222,9 +203,8 @@ class Bench {
   }
 
   const Options& options_;
-  const Connection& connection_;
+  const LoadTarget& target_;
   const Console& console_;
-  v1::Model model_;
   std::unique_ptr<LoadSource> source_;
   std::vector<LoadColumn> columns_;
   bool interrupted_ = false;
@@ -234,9 +214,16 @@ absl::StatusOr<int> RunBench(Options options, const Console& console) {
   SLUICE_RETURN_IF_ERROR(Check(options));
   options.synthetic.seed = options.seed.has_value() ? *options.seed : std::random_device()();
   Interrupts interrupts;
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection,
-                          Connection::Open(options.connection, &interrupts));
-  Bench bench(options, *connection, console);
+  std::unique_ptr<Connection> connection;
+  std::unique_ptr<LoadTarget> target;
+  if (options.openai.url.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(connection, Connection::Open(options.connection, &interrupts));
+    SLUICE_ASSIGN_OR_RETURN(target, LoadRouter(connection.get()));
+  } else {
+    options.openai.timeout = absl::Seconds(options.connection.timeout_seconds);
+    SLUICE_ASSIGN_OR_RETURN(target, LoadOpenAi(options.openai, &interrupts));
+  }
+  Bench bench(options, *target, console);
   SLUICE_RETURN_IF_ERROR(bench.Prepare());
   bench.Run();
   if (!bench.columns().empty()) {
@@ -264,7 +251,7 @@ absl::StatusOr<int> RunBench(Options options, const Console& console) {
 
 Command AddBench(CLI::App* parent) {
   CLI::App* app =
-      parent->add_subcommand("bench", "put a load on a router; latencies and throughput by preset");
+      parent->add_subcommand("bench", "put a load on a router or an OpenAI endpoint; latencies, throughput");
   auto options = std::make_shared<Options>();
   const auto add = [app](const char* name, auto& value, const char* help, const char* group) {
     return app->add_option(name, value, help)->group(group);
@@ -347,6 +334,21 @@ Command AddBench(CLI::App* parent) {
   add("--json", options->json, "file for every figure, every parameter and every request", "Output");
   add("--plot", options->plot, "SVG file: how the latencies are spread, and what was in flight", "Output");
   AddConnectionFlags(app, &options->connection);
+  CLI::Option* openai =
+      add("--openai", options->openai.url,
+          "instead of a router: any endpoint of OpenAI's chat protocol, such as http://127.0.0.1:8000/v1",
+          "OpenAI");
+  add("--model", options->openai.model, "as the endpoint calls it (default: the first that it lists)",
+      "OpenAI")
+      ->needs(openai);
+  add("--api-key", options->openai.api_key,
+      "sent as the bearer token; others see it here: rather set SLUICE_API_KEY", "OpenAI")
+      ->envname("SLUICE_API_KEY");
+  app->add_flag_callback(
+         "--no-ignore-eos", [options] { options->openai.ignore_eos = false; },
+         "leave ignore_eos out, which not every endpoint knows; answers may then be shorter")
+      ->group("OpenAI")
+      ->needs(openai);
   app->footer(
       "Measured at the client. TTFT: to the first token; ITL: between two events with tokens; TPOT: (last "
       "token - "
@@ -357,6 +359,7 @@ Command AddBench(CLI::App* parent) {
       "  sluice bench --rate 4 --duration 60 --warmup 8 --slo-ttft 500 --slo-tpot 30 --json out.json\n"
       "  sluice bench --trace conversation_trace.jsonl --trace-speed 0.5 --duration 300 --warmup 4 --plot "
       "a.svg\n"
+      "  sluice bench --openai http://127.0.0.1:8000/v1 --concurrency 8 --requests 200\n"
       "  sluice bench --turns 4 --prompt-tokens 16384 --concurrency 4 --preset rocketkv-mt,sluice-mt");
   return {app, [options](const Console& console) { return RunBench(*options, console); }};
 }

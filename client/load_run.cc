@@ -6,11 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include "client/load_request.h"
 #include "common/base/clock.h"
 #include "common/base/queue.h"
 #include "common/base/status.h"
-#include "sluice/v1/sessions.grpc.pb.h"
 
 namespace sluice {
 namespace {
@@ -18,14 +16,6 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 // A user whose request failed pauses: a router that is away must not be asked a million times.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
-constexpr absl::Duration kDeleteTimeout = absl::Seconds(5);
-
-template <class Request, class Reply>
-struct UnaryCall {
-  grpc::ClientContext context;
-  Request request;
-  Reply reply;
-};
 
 // One dialogue under way: at any time it waits for exactly one call.
 struct User {
@@ -34,29 +24,24 @@ struct User {
   int turn = 0;
   absl::Time arrival;  // of this turn
   bool failed = false;
-  std::string session_id;
-  std::unique_ptr<LoadRequest> request;
-  UnaryCall<v1::CreateSessionRequest, v1::Session> create;
-  UnaryCall<v1::DeleteSessionRequest, v1::DeleteSessionResponse> remove;
+  std::unique_ptr<LoadConversation> conversation;
 };
 
 class LoadRun {
  public:
-  LoadRun(const Connection& connection, const LoadShape& shape, const v1::ChatRequest& base,
+  LoadRun(const LoadTarget& target, const LoadShape& shape, const LoadSettings& settings,
           const LoadHooks& hooks)
-      : connection_(connection),
+      : target_(target),
         shape_(shape),
-        base_(base),
+        settings_(settings),
         hooks_(hooks),
-        inference_(v1::Inference::NewStub(connection.channel())),
-        sessions_(v1::Sessions::NewStub(connection.channel())),
         inbox_(static_cast<size_t>(shape.concurrency) + 1),  // a call of each user, and Ctrl-C
         origin_(SteadyClock().Now()) {
     Await();
   }
 
   LoadResult Run() {
-    CancelOnInterrupt cancel(connection_.interrupts(), [this] { Post([this] { Stop(); }); });
+    CancelOnInterrupt cancel(target_.interrupts(), [this] { Post([this] { Stop(); }); });
     while (true) {
       const absl::Time now = SteadyClock().Now();
       BeginDue(now);
@@ -123,21 +108,19 @@ class LoadRun {
     user->dialogue = ahead_.has_value() ? *std::exchange(ahead_, std::nullopt) : hooks_.next();
     user->arrival = open_loop() ? due_ : SteadyClock().Now();
     ++started_;
+    user->conversation = target_.Begin(settings_, origin_);
     if (user->dialogue.turns.size() == 1) return Send(user);
-    connection_.SetDeadline(&user->create.context);
-    sessions_->async()->CreateSession(
-        &user->create.context, &user->create.request, &user->create.reply,
-        [this, user](grpc::Status status) { Post([this, user, status] { OnSession(user, status); }); });
+    user->conversation->Open([this, user] { Post([this, user] { OnOpen(user); }); });
   }
 
-  void OnSession(User* user, const grpc::Status& status) {
-    user->session_id = user->create.reply.id();
-    // A user of a closed loop has nothing to wait for before the session is there.
+  void OnOpen(User* user) {
+    // A user of a closed loop has nothing to wait for before the conversation is there.
     if (!open_loop()) user->arrival = SteadyClock().Now();
-    if (status.ok() && !stopped_) return Send(user);
-    if (!status.ok()) {
+    const absl::Status opened = user->conversation->Opened();
+    if (opened.ok() && !stopped_) return Send(user);
+    if (!opened.ok()) {
       RequestRecord record;
-      record.status = connection_.Result(status, 0);
+      record.status = opened;
       record.sent = record.end = SteadyClock().Now() - origin_;
       Add(user, std::move(record));
     }
@@ -145,26 +128,15 @@ class LoadRun {
   }
 
   void Send(User* user) {
-    v1::ChatRequest request = base_;
-    v1::Messages& messages = user->dialogue.turns[static_cast<size_t>(user->turn)];
-    if (user->session_id.empty()) {
-      request.mutable_messages()->Swap(&messages);
-    } else {
-      request.mutable_session_turn()->set_session_id(user->session_id);
-      request.mutable_session_turn()->mutable_new_messages()->Swap(messages.mutable_messages());
-    }
-    if (user->dialogue.output_tokens.has_value()) {
-      request.mutable_stopping()->set_max_tokens(*user->dialogue.output_tokens);
-    }
     result_.max_in_flight = std::max(result_.max_in_flight, ++in_flight_);
-    user->request = std::make_unique<LoadRequest>(&connection_, std::move(request), origin_);
-    user->request->Start(inference_.get(), [this, user] { Post([this, user] { OnEnd(user); }); });
+    user->conversation->Send(std::move(user->dialogue.turns[static_cast<size_t>(user->turn)]),
+                             user->dialogue.output_tokens,
+                             [this, user] { Post([this, user] { OnEnd(user); }); });
   }
 
   void OnEnd(User* user) {
     --in_flight_;
-    RequestRecord record = std::move(user->request->record());
-    user->request.reset();
+    RequestRecord record = std::move(user->conversation->record());
     const bool completed = record.completed();
     Add(user, std::move(record));
     const bool requests_left = !shape_.requests.has_value() || started_ < *shape_.requests;
@@ -190,11 +162,8 @@ class LoadRun {
   }
 
   void End(User* user) {
-    if (user->session_id.empty()) return Forget(user);
-    user->remove.request.set_session_id(user->session_id);
-    user->remove.context.set_deadline(absl::ToChronoTime(absl::Now() + kDeleteTimeout));
-    sessions_->async()->DeleteSession(&user->remove.context, &user->remove.request, &user->remove.reply,
-                                      [this, user](grpc::Status) { Post([this, user] { Forget(user); }); });
+    if (user->dialogue.turns.size() == 1) return Forget(user);
+    user->conversation->Close([this, user] { Post([this, user] { Forget(user); }); });
   }
 
   void Forget(User* user) {
@@ -204,18 +173,13 @@ class LoadRun {
 
   void Stop() {
     stopped_ = true;
-    for (auto& [id, user] : users_) {
-      user->create.context.TryCancel();
-      if (user->request != nullptr) user->request->Cancel();
-    }
+    for (auto& [id, user] : users_) user->conversation->Cancel();
   }
 
-  const Connection& connection_;
+  const LoadTarget& target_;
   const LoadShape& shape_;
-  const v1::ChatRequest& base_;
+  const LoadSettings& settings_;
   const LoadHooks& hooks_;
-  const std::unique_ptr<v1::Inference::Stub> inference_;
-  const std::unique_ptr<v1::Sessions::Stub> sessions_;
   BoundedQueue<std::function<void()>> inbox_;
   const absl::Time origin_;
   absl::Time due_;                 // the next arrival of an open loop
@@ -231,9 +195,9 @@ class LoadRun {
 
 }  // namespace
 
-LoadResult RunLoad(const Connection& connection, const LoadShape& shape, const v1::ChatRequest& base,
+LoadResult RunLoad(const LoadTarget& target, const LoadShape& shape, const LoadSettings& settings,
                    const LoadHooks& hooks) {
-  return LoadRun(connection, shape, base, hooks).Run();
+  return LoadRun(target, shape, settings, hooks).Run();
 }
 
 }  // namespace sluice

@@ -1,16 +1,16 @@
 // Role: sends a load and waits for its end: closed loop (so many users, each with one request at a time) or
 // open loop (arrivals at times of their own, whatever the servers do). Threads: the caller's, which decides
-// everything; gRPC's own tell it what happened through a queue. No thread per request or user.
+// everything; the target's tell it what happened through a queue. No thread per request or user.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <vector>
 
-#include "client/connection.h"
 #include "client/load_prompts.h"
 #include "client/load_record.h"
 #include "client/load_schedule.h"
+#include "client/load_target.h"
 
 namespace sluice {
 
@@ -35,9 +35,8 @@ struct LoadHooks {
   std::function<void(double share, int ended, int failed)> progress;
 };
 
-// base: everything of a request but its context. A dialogue of several turns is a session, which is deleted
-// at its end.
-LoadResult RunLoad(const Connection& connection, const LoadShape& shape, const v1::ChatRequest& base,
+// A dialogue of several turns is a conversation that is opened and closed.
+LoadResult RunLoad(const LoadTarget& target, const LoadShape& shape, const LoadSettings& settings,
                    const LoadHooks& hooks);
 
 }  // namespace sluice
