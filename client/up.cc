@@ -162,9 +162,10 @@ absl::StatusOr<int> Serve(const UpOptions& options, const Console& console, Inte
     *console.out << "ready router=" << UpAddress(base, kRouterPublic)
                  << " admin=" << UpAddress(base, kRouterAdmin)
                  << " metrics=" << UpAddress(base, kRouterMetrics) << "," << base + kPrefillMetrics << ","
-                 << base + kDecodeMetrics << std::endl;
+                 << base + kDecodeMetrics << " http=" << UpAddress(base, kRouterHttp) << std::endl;
     *console.err << "talk to it: sluice chat --router " << UpAddress(base, kRouterPublic)
-                 << "   Ctrl-C stops everything" << std::endl;
+                 << "   or OpenAI's API: http://" << UpAddress(base, kRouterHttp)
+                 << "/v1   Ctrl-C stops everything" << std::endl;
     SLUICE_ASSIGN_OR_RETURN(signal, stack->WaitForSignal(interrupts));
   }
   *console.err << "stopping" << std::endl;
@@ -207,7 +208,7 @@ Command AddUp(CLI::App* parent) {
   AddFlag(
       app, "--port-base", options->port_base,
       "N: the router listens on N (clients), N+1 (workers) and N+2 (operators); metrics are on N+3 to N+5, "
-      "workers on N+6 and N+7",
+      "workers on N+6 and N+7, HTTP (OpenAI's API) is on N+8",
       "SLUICE_PORT_BASE", "Network")
       ->check(CLI::Range(1, 65536 - static_cast<int>(kUpPorts)));
   AddFlag(app, "--transport", options->transport,

@@ -41,10 +41,10 @@ ChildSpec PlanWorker(const UpOptions& options, const std::string& role, const st
 }  // namespace
 
 const char* UpPortUse(int index) {
-  constexpr const char* kUses[kUpPorts] = {"public port of the router",  "internal port of the router",
-                                           "admin port of the router",   "metrics of the router",
-                                           "metrics of prefill",         "metrics of decode",
-                                           "prefill's port for workers", "decode's port for workers"};
+  constexpr const char* kUses[kUpPorts] = {
+      "public port of the router",  "internal port of the router", "admin port of the router",
+      "metrics of the router",      "metrics of prefill",          "metrics of decode",
+      "prefill's port for workers", "decode's port for workers",   "HTTP port of the router"};
   return kUses[index];
 }
 
@@ -99,7 +99,7 @@ std::string InTermsOfUp(const std::string& role, const std::string& log) {
   std::vector<std::pair<std::string, std::string>> own = {{"--device", absl::StrCat("--", role, "-device")},
                                                           {"--device-timeout", "--device-timeout"}};
   for (const char* address :
-       {"--router", "--listen", "--internal-listen", "--admin-listen", "--metrics-listen"})
+       {"--router", "--listen", "--http-listen", "--internal-listen", "--admin-listen", "--metrics-listen"})
     own.emplace_back(address, "--port-base");
   return absl::StrReplaceAll(log, own);
 }
@@ -108,10 +108,11 @@ std::vector<ChildSpec> PlanChildren(const UpOptions& options) {
   const int base = options.port_base;
   return {
       Plan(options, "router",
-           {"--model", options.model, "--listen", UpAddress(base, kRouterPublic), "--internal-listen",
-            UpAddress(base, kRouterInternal), "--admin-listen", UpAddress(base, kRouterAdmin),
-            "--metrics-listen", UpAddress(base, kRouterMetrics), "--sessions-db", options.sessions_db,
-            "--stop-timeout", absl::StrCat(kServerStopSeconds)}),
+           {"--model", options.model, "--listen", UpAddress(base, kRouterPublic), "--http-listen",
+            UpAddress(base, kRouterHttp), "--internal-listen", UpAddress(base, kRouterInternal),
+            "--admin-listen", UpAddress(base, kRouterAdmin), "--metrics-listen",
+            UpAddress(base, kRouterMetrics), "--sessions-db", options.sessions_db, "--stop-timeout",
+            absl::StrCat(kServerStopSeconds)}),
       PlanWorker(options, "prefill", options.prefill_device, kPrefillListen, kPrefillMetrics,
                  {"--history-memory", absl::StrCat(options.history_memory_mb), "--work-memory",
                   absl::StrCat(options.work_memory_mb), "--shadow-rate", absl::StrCat(options.shadow_rate)}),

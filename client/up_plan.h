@@ -38,6 +38,7 @@ enum UpPortIndex {
   kDecodeMetrics,
   kPrefillListen,
   kDecodeListen,
+  kRouterHttp,
   kUpPorts
 };
 const char* UpPortUse(int index);  // "metrics of the router"

@@ -10,6 +10,7 @@ find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(SQLite3 REQUIRED)
+find_package(Boost REQUIRED)
 include(GoogleTest)
 
 find_package(PkgConfig REQUIRED)

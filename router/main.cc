@@ -35,7 +35,8 @@ struct Options {
   int max_session_mb = static_cast<int>(SessionLimits().max_bytes_per_owner >> 20);
   double session_ttl_hours = 0;
   double lease_seconds = 10, timeout_seconds = 600, slow_client_seconds = 30, pair_wait_seconds = 15,
-         busy_wait_seconds = 30, stop_seconds = 30, sessions_seconds = 10;
+         busy_wait_seconds = 30, stop_seconds = 30, sessions_seconds = 10, http_header_seconds = 10,
+         http_body_seconds = 60, http_idle_seconds = 75;
   std::string log_level = "info";
 };
 
@@ -64,6 +65,14 @@ void AddFlags(CLI::App* app, Options* options) {
       "SLUICE_MODEL_NAME", "Model");
   add("--listen", options->router.listen, "clients' address, host:port; port 0 takes a free one",
       "SLUICE_LISTEN", "Network");
+  add("--http-listen", options->router.http.listen,
+      "clients' address over HTTP (OpenAI's API), host:port; empty: none", "SLUICE_HTTP_LISTEN", "Network");
+  add("--http-threads", options->router.http.threads, "threads of all HTTP connections",
+      "SLUICE_HTTP_THREADS", "Network")
+      ->check(CLI::Range(1, 256));
+  add("--http-max-connections", options->router.http.max_connections, "HTTP connections at a time",
+      "SLUICE_HTTP_MAX_CONNECTIONS", "Network")
+      ->check(CLI::Range(1, 1 << 20));
   add("--internal-listen", options->router.internal_listen, "workers' address; keep it private",
       "SLUICE_INTERNAL_LISTEN", "Network");
   add("--admin-listen", options->router.admin_listen, "operators' address; keep it private",
@@ -110,6 +119,12 @@ void AddFlags(CLI::App* app, Options* options) {
           "SLUICE_DEFAULT_TIMEOUT");
   seconds("--slow-client-timeout", options->slow_client_seconds,
           "a client that does not read is cut off after", "SLUICE_SLOW_CLIENT_TIMEOUT");
+  seconds("--http-header-timeout", options->http_header_seconds, "an HTTP request's headers come within",
+          "SLUICE_HTTP_HEADER_TIMEOUT");
+  seconds("--http-body-timeout", options->http_body_seconds, "an HTTP request's body comes within",
+          "SLUICE_HTTP_BODY_TIMEOUT");
+  seconds("--http-idle-timeout", options->http_idle_seconds, "an HTTP connection waits for its next request",
+          "SLUICE_HTTP_IDLE_TIMEOUT");
   seconds("--worker-lease", options->lease_seconds, "a silent worker is lost after", "SLUICE_WORKER_LEASE");
   seconds("--pair-wait", options->pair_wait_seconds, "a request waits for a lost worker's successor",
           "SLUICE_PAIR_WAIT");
@@ -157,6 +172,9 @@ absl::Status Serve(Options options) {
   config.defaults.timeout = absl::Seconds(options.timeout_seconds);
   if (options.session_ttl_hours > 0) config.run.session_ttl = absl::Hours(options.session_ttl_hours);
   config.run.slow_client_timeout = absl::Seconds(options.slow_client_seconds);
+  config.http.header_timeout = absl::Seconds(options.http_header_seconds);
+  config.http.body_timeout = absl::Seconds(options.http_body_seconds);
+  config.http.idle_timeout = absl::Seconds(options.http_idle_seconds);
   config.run.flow.pair_wait = absl::Seconds(options.pair_wait_seconds);
   config.run.flow.busy_wait = absl::Seconds(options.busy_wait_seconds);
 
@@ -172,14 +190,15 @@ absl::Status Serve(Options options) {
   }
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SessionStore> store, OpenStore(options));
   MetricsRegistry registry({"router", model.name, SLUICE_VERSION});
-  RouterMetrics metrics(&registry, {InferenceService::Methods(), OffCauseNames()});
+  RouterMetrics metrics(&registry, {RouterMethods(), OffCauseNames()});
   SLUICE_ASSIGN_OR_RETURN(int metrics_port, registry.Serve(options.metrics_listen, "--metrics-listen"));
   std::string name = model.name;
   at_once.reset();  // from here on there may be requests
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Router> router,
                           Router::Start(config, std::move(model), std::move(store), &metrics));
-  spdlog::info("router listens model={} port={} internal_port={} admin_port={} metrics_port={}", name,
-               router->port(), router->internal_port(), router->admin_port(), metrics_port);
+  spdlog::info("router listens model={} port={} http_port={} internal_port={} admin_port={} metrics_port={}",
+               name, router->port(), router->http_port(), router->internal_port(), router->admin_port(),
+               metrics_port);
   WaitForStopSignal();
   at_once.emplace("router stopped by a second signal", 1, absl::Seconds(1));
   spdlog::info("router stopping in_flight={}", router->requests_in_flight());

@@ -27,6 +27,12 @@ void SetStates(const WorkerStateGauges& gauges, const Cluster& cluster, WorkerRo
 
 }  // namespace
 
+std::vector<std::string> RouterMethods() {
+  std::vector<std::string> methods = InferenceService::Methods();
+  for (std::string& path : HttpApi::Methods()) methods.push_back(std::move(path));
+  return methods;
+}
+
 Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<SessionStore> store,
                RouterMetrics* metrics)
     : config_(config),
@@ -41,7 +47,8 @@ Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<Se
       sessions_(&services_),
       models_(&model_, &defaults_),
       registry_(&cluster_),
-      drains_(&services_, &registry_, [this](bool on) { SetDraining(on); }) {
+      drains_(&services_, &registry_, [this](bool on) { SetDraining(on); }),
+      http_api_(&services_, [this] { return ready(); }) {
   services_ = {&model_,  &clock_,  &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,     &pool_,
                &timers_, metrics_, &stats_,   &draining_, &text_calls_, &defaults_,      config_.run};
   inference_ = std::make_unique<InferenceService>(&services_);
@@ -74,6 +81,12 @@ absl::Status Router::Listen() {
   options.address = config_.admin_listen;
   options.flag = "--admin-listen";
   SLUICE_ASSIGN_OR_RETURN(admin_, RpcServer::Start(options, {admin_service_.get()}));
+  if (config_.http.listen.empty()) return absl::OkStatus();
+  HttpOptions http = config_.http;
+  http.max_body_bytes = static_cast<size_t>(config_.max_message_bytes);
+  http.max_buffered_bytes = std::max(http.max_buffered_bytes, http.max_body_bytes);
+  http.write_timeout = config_.run.slow_client_timeout;
+  SLUICE_ASSIGN_OR_RETURN(http_, HttpServer::Start(http, &http_api_));
   return absl::OkStatus();
 }
 
@@ -127,8 +140,14 @@ void Router::WorkerLost(const std::string& incarnation) {
   for (const std::shared_ptr<RequestRun>& run : runs_.All()) run->WorkerLost(incarnation);
 }
 
+bool Router::ready() {
+  MutexLock lock(&ready_mu_);
+  return ready_;
+}
+
 void Router::SetDraining(bool on) {
   draining_ = on || stopped_;  // who stops does not come back
+  if (http_ != nullptr) http_->SetDraining(draining_);
   WorkersChanged();
 }
 
@@ -143,6 +162,7 @@ void Router::Stop(absl::Duration grace) {
   // Their calls to workers are cancelled and end soon; until then they hold what is ours.
   while (runs_.alive() > 0) absl::SleepFor(absl::Milliseconds(5));
   timers_.Stop();
+  if (http_ != nullptr) http_->Stop(kFarewell);
   for (std::unique_ptr<RpcServer>* server : {&public_, &internal_, &admin_}) {
     if (*server != nullptr) (*server)->Stop(kFarewell);
   }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +15,8 @@
 #include "common/session/session_store.h"
 #include "router/admin_service.h"
 #include "router/drains.h"
+#include "router/http/http_api.h"
+#include "router/http/http_server.h"
 #include "router/inference_service.h"
 #include "router/models_service.h"
 #include "router/registry_service.h"
@@ -26,6 +29,7 @@ struct RouterConfig {
   std::string listen = "127.0.0.1:7100";
   std::string internal_listen = "127.0.0.1:7101";
   std::string admin_listen = "127.0.0.1:7102";
+  HttpOptions http;  // max_body_bytes follows max_message_bytes
   bool reflection = false;
   int max_in_flight = 256;
   int max_message_bytes = 16 << 20;
@@ -35,6 +39,9 @@ struct RouterConfig {
   RequestDefaults defaults;
   const RoutePolicy* policy = RoutePolicies()[0];
 };
+
+// What makes requests, as metrics label it: RPCs, and paths of HTTP.
+std::vector<std::string> RouterMethods();
 
 class Router {
  public:
@@ -47,6 +54,7 @@ class Router {
   int port() const { return public_->port(); }
   int internal_port() const { return internal_->port(); }
   int admin_port() const { return admin_->port(); }
+  int http_port() const { return http_ == nullptr ? 0 : http_->port(); }  // 0: there is none
 
   // Takes no new requests, or takes them again.
   void SetDraining(bool on);
@@ -61,6 +69,7 @@ class Router {
   absl::Status Listen();
   void Tick();  // leases, gauges, expired sessions; plans the next one
   void WorkersChanged();
+  bool ready();
   void WorkerLost(const std::string& incarnation);
 
   const RouterConfig config_;
@@ -92,6 +101,8 @@ class Router {
   Drains drains_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<RpcServer> public_, internal_, admin_;
+  HttpApi http_api_;
+  std::unique_ptr<HttpServer> http_;
 };
 
 }  // namespace sluice

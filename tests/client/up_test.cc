@@ -100,8 +100,8 @@ TEST_F(UpTest, PlansRouterPrefillDecodeInThisOrder) {
   EXPECT_EQ(plan[2].path, dir.path() + "/sluice-decode");
   EXPECT_THAT(
       absl::StrJoin(plan[0].args, " "),
-      HasSubstr("--listen 127.0.0.1:7100 --internal-listen 127.0.0.1:7101 --admin-listen 127.0.0.1:7102 "
-                "--metrics-listen 127.0.0.1:7103 --sessions-db memory"));
+      HasSubstr("--listen 127.0.0.1:7100 --http-listen 127.0.0.1:7108 --internal-listen 127.0.0.1:7101 "
+                "--admin-listen 127.0.0.1:7102 --metrics-listen 127.0.0.1:7103 --sessions-db memory"));
   EXPECT_THAT(absl::StrJoin(plan[1].args, " "),
               HasSubstr("--threads 1 --transport ucx --router 127.0.0.1:7101 --listen 127.0.0.1:7106 "
                         "--metrics-listen 127.0.0.1:7104"));

@@ -60,7 +60,7 @@ ServedModel SmallModel() {
 
 RouterTest::RouterTest()
     : registry_({"router", "needle", "test"}),
-      metrics_(&registry_, {InferenceService::Methods(), OffCauseNames()}),
+      metrics_(&registry_, {RouterMethods(), OffCauseNames()}),
       model_(SmallModel()),
       workers_(model_.identity) {
   MakeLogger();
