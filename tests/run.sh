@@ -11,6 +11,7 @@ if [ "${1:-}" = --preset ]; then
 fi
 
 bash deploy/install_packages.sh --tests
+bash tests/e2e/fetch_openai.sh
 build=build/$preset
 mkdir -p "$build"
 . deploy/step.sh
