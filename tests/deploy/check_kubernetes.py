@@ -39,7 +39,7 @@ def check_pod(name, spec, config, say):
             say(f"{name}: {probe} asks a port that is not there")
         if f'"{container[probe]["grpc"].get("service", "")}"' not in SOURCES:
             say(f"{name}: no server announces the service of {probe}")
-    for key in ("SLUICE_LISTEN", "SLUICE_METRICS_LISTEN", "SLUICE_INTERNAL_LISTEN"):
+    for key in ("SLUICE_LISTEN", "SLUICE_METRICS_LISTEN", "SLUICE_INTERNAL_LISTEN", "SLUICE_HTTP_LISTEN"):
         if key in env and key in (["SLUICE_INTERNAL_LISTEN"] if name != "sluice-router" else []):
             say(f"{name}: {key} is the router's")
         elif key in env and int(env[key].rsplit(":", 1)[1]) not in ports:
