@@ -28,6 +28,7 @@ Command AddBench(CLI::App* parent);
 Command AddSessions(CLI::App* parent);
 Command AddMethods(CLI::App* parent);
 Command AddTop(CLI::App* parent);
+Command AddWorkers(CLI::App* parent);
 Command AddDoctor(CLI::App* parent);
 
 }  // namespace sluice

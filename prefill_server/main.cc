@@ -123,6 +123,8 @@ absl::Status Serve(Options options) {
     load.set_running(std::max(prefill_loop.running(), (*send_loop)->live()));
     load.set_queued(prefill_loop.queued());
     load.set_queued_tokens(prefill_loop.queued_tokens());
+    load.set_prefill_tokens_per_second(prefill_loop.tokens_per_second());
+    load.set_bytes_in_flight((*send_loop)->bytes_in_flight());
     // A connection below the floor: prompts go to workers that reach their decode servers faster.
     const bool ready = !(*send_loop)->too_slow();
     metrics.ready.Set(ready && serving ? 1 : 0);

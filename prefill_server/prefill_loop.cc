@@ -14,6 +14,7 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
+constexpr double kOlder = 0.8;  // what a pass counts for in the rate, against the next one
 
 int WindowOf(const ResolvedGates& gates) {
   return std::max({1, gates.retention.observation.window, gates.propagation.observation.window});
@@ -147,6 +148,15 @@ struct PrefillLoop::Pass {
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::unique_ptr<RankedPrefill> pass;  // destroyed before the sequences it borrows
   size_t bytes = 0;
+  absl::Duration computed;
+
+  // Of its prompts, but for what history had.
+  int64_t new_tokens() const {
+    int64_t tokens = 0;
+    for (const auto& sequence : sequences) tokens += sequence->dropped ? 0 : sequence->new_tokens();
+    return tokens;
+  }
+  int64_t tokens_left(int layers) const { return new_tokens() * (layers - pass->layers_done()) / layers; }
 };
 
 PrefillLoop::PrefillLoop(const RankedModel* model, SendLoop* send_loop, const PrefillLoopOptions& options,
@@ -228,6 +238,11 @@ void PrefillLoop::Run() {
     }
     running_ = static_cast<int>((long_pass_ != nullptr ? long_pass_->sequences.size() : 0) +
                                 (short_pass_ != nullptr ? short_pass_->sequences.size() : 0));
+    int64_t left = 0;
+    for (const Pass* pass : {long_pass_.get(), short_pass_.get()}) {
+      if (pass != nullptr) left += pass->tokens_left(model_->shape().n_layers);
+    }
+    running_tokens_ = left;
     metrics_->in_flight_queued.Set(queued_);
     metrics_->in_flight_prefill.Set(running_);
     PublishMemory();
@@ -357,7 +372,9 @@ void PrefillLoop::RunLayer(std::unique_ptr<Pass>* slot) {
   Pass* pass = slot->get();
   const absl::Time begin = clock_->Now();
   absl::Status status = pass->pass->RunLayer();
-  metrics_->step_seconds.Observe(absl::ToDoubleSeconds(clock_->Now() - begin));
+  const absl::Duration took = clock_->Now() - begin;
+  pass->computed += took;
+  metrics_->step_seconds.Observe(absl::ToDoubleSeconds(took));
   metrics_->last_forward_timestamp_seconds.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   if (slot == &long_pass_) long_pass_owed_ = false;
   if (!status.ok()) {
@@ -379,7 +396,14 @@ void PrefillLoop::RunLayer(std::unique_ptr<Pass>* slot) {
   slot->reset();
 }
 
+void PrefillLoop::Rate(const Pass& pass) {
+  rated_tokens_ = rated_tokens_ * kOlder + static_cast<double>(pass.new_tokens());
+  rated_seconds_ = rated_seconds_ * kOlder + absl::ToDoubleSeconds(pass.computed);
+  if (rated_seconds_ > 0) tokens_per_second_ = rated_tokens_ / rated_seconds_;
+}
+
 void PrefillLoop::FinishPass(Pass* pass) {
+  Rate(*pass);
   const absl::Time now = clock_->Now();
   handed_over_.erase(std::remove_if(handed_over_.begin(), handed_over_.end(),
                                     [](const auto& entry) { return entry.first.expired(); }),

@@ -45,7 +45,8 @@ class PrefillLoop {
   void Stop();
 
   int queued() const { return queued_; }
-  int64_t queued_tokens() const { return queued_tokens_; }
+  int64_t queued_tokens() const { return queued_tokens_ + running_tokens_; }  // not computed yet
+  double tokens_per_second() const { return tokens_per_second_; }  // of the last prompts; 0: none yet
   int running() const { return running_; }
   const PrefixTree& history() const { return history_; }
 
@@ -60,6 +61,7 @@ class PrefillLoop {
   void StartPass(const std::vector<int>& picked, bool is_long);
   void RunLayer(std::unique_ptr<Pass>* slot);
   void FinishPass(Pass* pass);
+  void Rate(const Pass& pass);
   void Spare();
   void DropCancelled();
   void PublishMemory();
@@ -79,7 +81,9 @@ class PrefillLoop {
   // Kept sets that the send loop still holds: bytes go when the job does.
   std::vector<std::pair<std::weak_ptr<PrefillJob>, size_t>> handed_over_;
   std::atomic<int> queued_{0}, running_{0};
-  std::atomic<int64_t> queued_tokens_{0};
+  std::atomic<int64_t> queued_tokens_{0}, running_tokens_{0};
+  double rated_tokens_ = 0, rated_seconds_ = 0;  // of the last passes, the older the less
+  std::atomic<double> tokens_per_second_{0};
   int64_t seen_evictions_ = 0, seen_forgotten_ = 0;
   std::atomic<bool> stopping_{false};
   NamedThread thread_;

@@ -156,6 +156,7 @@ void SendLoop::LayerDone(std::shared_ptr<PrefillJob> job, LayerId layer) {
     Job& entry = found->second;
     entry.layers_done = layer.value() + 1;
     entry.last_kept = now;
+    entry.kept_bytes += job->kept->layers[layer.value()].total() * 2 * shape_.row_bytes();
     if (!entry.attempt_live) return;
     absl::Status added = sender_->AddLayer(entry.key, layer, &job->kept->layers[layer.value()]);
     if (!added.ok()) sender_->Abort(entry.key, added.ToString(), clock_->Now());
@@ -370,6 +371,9 @@ void SendLoop::Run() {
       Drop(id);
     }
     live_ = static_cast<int>(jobs_.size());
+    int64_t in_flight = 0;
+    for (const auto& [id, entry] : jobs_) in_flight += entry.attempt_live ? entry.kept_bytes : 0;
+    bytes_in_flight_ = in_flight;
     if (now - published > absl::Milliseconds(100)) {
       PublishMetrics();
       published = now;

@@ -52,7 +52,9 @@ class SendLoop final : public SenderHost {
   void Cancel(const HandoffKey& key);
   void Stop();
 
-  int live() const { return live_; }           // jobs known here
+  int live() const { return live_; }  // jobs known here
+  // Kept KV of layers that are finished, of hand-offs that are not committed.
+  int64_t bytes_in_flight() const { return bytes_in_flight_; }
   bool too_slow() const { return too_slow_; }  // a decode server's last probe was below the sender's floor
 
  private:
@@ -63,6 +65,7 @@ class SendLoop final : public SenderHost {
     HandoffKey key;  // of the attempt under way
     bool attempt_live = false;
     int layers_done = 0;
+    int64_t kept_bytes = 0;  // of these layers
     bool sealed = false;
     absl::Time last_kept;  // the last layer's rows were ready
     absl::Time filled;     // the last slab was in its slot
@@ -118,6 +121,7 @@ class SendLoop final : public SenderHost {
   const std::shared_ptr<BoundedQueue<Event>> inbox_ = std::make_shared<BoundedQueue<Event>>(1 << 16);
   std::atomic<bool> stopping_{false};
   std::atomic<int> live_{0};
+  std::atomic<int64_t> bytes_in_flight_{0};
   std::atomic<bool> too_slow_{false};
   int64_t seen_expired_ = 0;
   NamedThread thread_;

@@ -43,6 +43,7 @@ void FlushCaches(const RunServices& services, const v1::FlushCacheRequest& reque
     call->context.set_deadline(absl::ToChronoTime(absl::Now() + kFlushTimeout));
     call->stub = internal::v1::PrefillWorker::NewStub(services.channels->To(worker.ref.address));
     calls.push_back(std::move(call));
+    services.cluster->ForgetPrefixes(worker.ref.incarnation);
   }
   if (calls.empty()) {
     if (!request.has_worker()) return done(absl::OkStatus());

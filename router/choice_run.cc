@@ -16,9 +16,31 @@ absl::Status NoLogprobs(absl::string_view role) {
       absl::StrCat("the ", role, " worker sent a token without its log-probabilities"));
 }
 
+// What a prefill call still has to compute, as this router reckons it into the worker's load.
+class LoadLeft {
+ public:
+  LoadLeft(Cluster* cluster, std::string incarnation, int64_t tokens)
+      : cluster_(cluster), incarnation_(std::move(incarnation)), tokens_(tokens) {}
+  void Set(int64_t tokens) {
+    if (tokens != tokens_) cluster_->AddLoad(incarnation_, 0, tokens - tokens_);
+    tokens_ = tokens;
+  }
+
+ private:
+  Cluster* const cluster_;
+  const std::string incarnation_;
+  int64_t tokens_;
+};
+
+int64_t TokensLeft(int64_t tokens, const internal::v1::PrefillProgress& progress) {
+  if (!progress.running() || progress.layers() <= 0) return tokens;
+  const int64_t computed = std::max<int64_t>(tokens - progress.cached_tokens(), 0);
+  return computed * (progress.layers() - progress.layers_done()) / progress.layers();
+}
+
 FlowRequest FlowRequestOf(const RequestPlan& plan, absl::Time deadline) {
   FlowRequest request;
-  if (plan.turn.has_value()) request.route.home = plan.turn->home;
+  request.route = RouteQueryOf(plan);
   request.max_tokens = plan.sampling.max_tokens();
   request.min_tokens = plan.sampling.min_tokens();
   request.stop_ids = {plan.sampling.stop_token_ids().begin(), plan.sampling.stop_token_ids().end()};
@@ -52,6 +74,7 @@ void ChoiceRun::WorkerLost(const std::string& incarnation) {
 void ChoiceRun::Abandon(const absl::Status& why) { Act(flow_.Abandon(why)); }
 
 void ChoiceRun::SetPaused(bool paused) {
+  held_back_ |= paused;
   if (decode_call_ != nullptr) decode_call_->SetPaused(paused);
 }
 
@@ -101,7 +124,10 @@ void ChoiceRun::Open(const OpenDecode& open) {
   decode_call_ = WorkerCall<internal::v1::GenerateEvent>::Start(
       owner_->strand(), deadline_ - services_->clock->Now(),
       [&](auto* context, auto* reactor) { stub->async()->Generate(context, &request, reactor); },
-      [self, attempt = open.attempt](const internal::v1::GenerateEvent& event) {
+      [self, attempt = open.attempt, worker = open.decode](const internal::v1::GenerateEvent& event) {
+        if (event.has_generated() && attempt == self->flow_.attempt()) {
+          self->TellSpeed(worker, event.generated());
+        }
         self->OnDecodeEvent(attempt, event);
       },
       [self, attempt = open.attempt, incarnation = open.decode.incarnation](const absl::Status& status) {
@@ -114,21 +140,34 @@ void ChoiceRun::Open(const OpenDecode& open) {
 void ChoiceRun::Open(const OpenPrefill& open) {
   auto request = PrefillRequestOf(open, plan_, index_, handoff_id_, text_.ids());
   auto stub = internal::v1::PrefillWorker::NewStub(services_->channels->To(open.prefill.address));
-  int64_t tokens = open.reuse_kept ? 0 : request.prompt_ids_size();
+  const int64_t tokens = open.reuse_kept ? 0 : request.prompt_ids_size();
   services_->cluster->AddLoad(open.prefill.incarnation, 1, tokens);
+  const auto left = std::make_shared<LoadLeft>(services_->cluster, open.prefill.incarnation, tokens);
   auto self = Self();
   prefill_call_ = WorkerCall<internal::v1::PrefillEvent>::Start(
       owner_->strand(), deadline_ - services_->clock->Now(),
       [&](auto* context, auto* reactor) { stub->async()->Prefill(context, &request, reactor); },
-      [self, attempt = open.attempt, worker = open.prefill](const internal::v1::PrefillEvent& event) {
-        if (event.has_first_token()) self->owner_->HistoryAt(worker, event.first_token());
+      [self, left, tokens, attempt = open.attempt,
+       worker = open.prefill](const internal::v1::PrefillEvent& event) {
+        if (event.has_progress()) left->Set(TokensLeft(tokens, event.progress()));
+        if (event.has_first_token()) {
+          left->Set(0);
+          self->owner_->HistoryAt(worker, event.first_token());
+        }
         self->OnPrefillEvent(attempt, event);
       },
-      [self, attempt = open.attempt, incarnation = open.prefill.incarnation,
-       tokens](const absl::Status& status) {
-        self->services_->cluster->AddLoad(incarnation, -1, -tokens);
+      [self, left, attempt = open.attempt,
+       incarnation = open.prefill.incarnation](const absl::Status& status) {
+        left->Set(0);
+        self->services_->cluster->AddLoad(incarnation, -1, 0);
         self->Act(self->flow_.PrefillEnded(attempt, status, self->services_->clock->Now()));
       });
+}
+
+void ChoiceRun::TellSpeed(const WorkerRef& decode, const internal::v1::Generated& generated) {
+  if (held_back_) return;
+  services_->cluster->TellSpeed(decode.incarnation, generated.steps(),
+                                absl::Seconds(generated.decode_seconds()));
 }
 
 void ChoiceRun::OnDecodeEvent(uint32_t attempt, const internal::v1::GenerateEvent& event) {

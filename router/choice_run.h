@@ -61,6 +61,7 @@ class ChoiceRun {
   void Open(const OpenDecode& open);
   void Open(const OpenPrefill& open);
   void OnDecodeEvent(uint32_t attempt, const internal::v1::GenerateEvent& event);
+  void TellSpeed(const WorkerRef& decode, const internal::v1::Generated& generated);
   void OnPrefillEvent(uint32_t attempt, const internal::v1::PrefillEvent& event);
   // Of tokens from output index `index` on. False: the worker left out what was asked for.
   bool TakeLogprobs(uint32_t attempt, int index, int tokens,
@@ -81,6 +82,7 @@ class ChoiceRun {
   std::optional<ReplyLogprobs> logprobs_;  // if asked for
   std::shared_ptr<WorkerCall<internal::v1::PrefillEvent>> prefill_call_;
   std::shared_ptr<WorkerCall<internal::v1::GenerateEvent>> decode_call_;
+  bool held_back_ = false;  // decode was, by the client, at some time
   std::optional<int> matched_stop_;
   std::optional<FlowEnd> end_;
 };

@@ -85,6 +85,26 @@ void Cluster::AddLoad(const std::string& incarnation, int requests, int64_t toke
   view_.AddLoad(incarnation, requests, tokens);
 }
 
+void Cluster::TellSpeed(const std::string& incarnation, int tokens, absl::Duration took) {
+  MutexLock lock(&mu_);
+  view_.TellSpeed(incarnation, tokens, took);
+}
+
+void Cluster::RememberPrefix(absl::Span<const uint64_t> prefix, const std::string& incarnation) {
+  MutexLock lock(&mu_);
+  view_.RememberPrefix(prefix, incarnation);
+}
+
+void Cluster::ForgetPrefixes(const std::string& incarnation) {
+  MutexLock lock(&mu_);
+  view_.ForgetPrefixes(incarnation);
+}
+
+std::vector<Candidate> Cluster::Candidates(WorkerRole role, const RouteQuery& query) const {
+  MutexLock lock(&mu_);
+  return view_.Candidates(role, query, {}, clock_->Now());
+}
+
 std::vector<WorkerInfo> Cluster::List() const {
   MutexLock lock(&mu_);
   return view_.List(clock_->Now());

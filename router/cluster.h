@@ -42,6 +42,10 @@ class Cluster final : public WorkerPicker {
   bool Usable(const WorkerRef& worker) override;
   void Avoid(const WorkerRef& worker, absl::Duration how_long) override;
   void AddLoad(const std::string& incarnation, int requests, int64_t tokens);
+  void TellSpeed(const std::string& incarnation, int tokens, absl::Duration took);
+  void RememberPrefix(absl::Span<const uint64_t> prefix, const std::string& incarnation);
+  void ForgetPrefixes(const std::string& incarnation);
+  std::vector<Candidate> Candidates(WorkerRole role, const RouteQuery& query) const;
 
   std::vector<WorkerInfo> List() const;
   int Count(WorkerRole role, WorkerState state) const;

@@ -19,6 +19,9 @@ std::string FieldText(const Message& message, const FieldDescriptor* field) {
   return absl::StrCat(reflection->GetInt32(message, field));
 }
 
+// What a reply counts for against the next one.
+constexpr double kOlder = 0.8;
+
 absl::Status CheckReport(const internal::v1::WorkerReport& report) {
   if (report.name().empty()) return absl::InvalidArgumentError("name: empty; give the worker a --name");
   if (report.incarnation().empty()) return absl::InvalidArgumentError("incarnation: empty");
@@ -109,6 +112,7 @@ absl::Status ClusterView::Renew(absl::string_view incarnation, const internal::v
 
 void ClusterView::TakeLoad(Worker* worker, const internal::v1::WorkerLoad& load) {
   worker->info.load = load;
+  worker->others_tokens = std::max<int64_t>(load.queued_tokens() - worker->tokens, 0);
   if (worker->order == load.draining()) worker->order.reset();
   if (worker->order.value_or(load.draining())) {
     worker->info.state = WorkerState::kDraining;
@@ -159,6 +163,7 @@ DrainState ClusterView::Draining(absl::string_view incarnation) const {
 void ClusterView::Lose(Worker* worker, absl::Time now) {
   worker->info.state = WorkerState::kLost;
   worker->lease_end = now;
+  prefixes_.Forget(worker->info.ref.incarnation);
 }
 
 bool ClusterView::Leave(absl::string_view incarnation, absl::Time now) {
@@ -197,37 +202,67 @@ void ClusterView::AddLoad(absl::string_view incarnation, int requests, int64_t t
   it->second.tokens += tokens;
 }
 
+void ClusterView::TellSpeed(absl::string_view incarnation, int tokens, absl::Duration took) {
+  auto it = workers_.find(incarnation);
+  if (it == workers_.end() || tokens <= 0) return;
+  Worker& worker = it->second;
+  worker.spoken_tokens = worker.spoken_tokens * kOlder + tokens;
+  worker.speaking_seconds = worker.speaking_seconds * kOlder + absl::ToDoubleSeconds(took);
+}
+
+void ClusterView::RememberPrefix(absl::Span<const uint64_t> prefix, const std::string& incarnation) {
+  auto it = workers_.find(incarnation);
+  if (it == workers_.end() || it->second.info.state == WorkerState::kLost) return;
+  prefixes_.Remember(prefix, incarnation);
+}
+
+std::vector<Candidate> ClusterView::Candidates(WorkerRole role, const RouteQuery& query,
+                                               const std::set<std::string>& excluded, absl::Time now) const {
+  std::vector<Candidate> candidates;
+  const std::map<std::string, int64_t> holders = prefixes_.Holders(query.prefix);
+  for (const auto& [incarnation, worker] : workers_) {
+    if (worker.info.role != role || worker.info.state != WorkerState::kReady) continue;
+    if (worker.avoid_until > now || excluded.count(incarnation)) continue;
+    const internal::v1::WorkerLoad& load = worker.info.load;
+    Candidate candidate;
+    candidate.name = worker.info.ref.name;
+    candidate.incarnation = incarnation;
+    candidate.reported_requests = load.running() + load.queued();
+    candidate.requests = std::max(worker.requests, candidate.reported_requests);
+    candidate.tokens = worker.tokens + worker.others_tokens;
+    auto holder = holders.find(incarnation);
+    if (holder != holders.end()) candidate.cached_tokens = holder->second;
+    if (query.home == SessionHome{candidate.name, incarnation}) {
+      candidate.cached_tokens = std::max(candidate.cached_tokens, query.history_tokens);
+    }
+    candidate.bytes_in_flight = load.bytes_in_flight();
+    candidate.tokens_per_second = load.prefill_tokens_per_second();
+    candidate.pages_free = load.kv_pages_free();
+    candidate.pages_total = load.kv_pages_total();
+    if (candidate.requests > 0 && worker.spoken_tokens > 0) {
+      candidate.seconds_per_token = worker.speaking_seconds / worker.spoken_tokens;
+    }
+    candidates.push_back(std::move(candidate));
+  }
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Candidate& a, const Candidate& b) { return a.name < b.name; });
+  return candidates;
+}
+
 absl::StatusOr<WorkerRef> ClusterView::Pick(WorkerRole role, const RoutePolicy& policy,
                                             const RouteQuery& query, const std::set<std::string>& excluded,
                                             absl::Time now) const {
-  std::vector<const Worker*> workers;
-  bool any_ready = false;
-  int draining = 0;
-  for (const auto& [incarnation, worker] : workers_) {
-    if (worker.info.role != role) continue;
-    draining += worker.info.state == WorkerState::kDraining;
-    if (worker.info.state != WorkerState::kReady) continue;
-    any_ready = true;
-    if (worker.avoid_until <= now && !excluded.count(incarnation)) workers.push_back(&worker);
-  }
-  if (!any_ready) {
+  if (Count(role, WorkerState::kReady) == 0) {
+    const int draining = Count(role, WorkerState::kDraining);
     std::string drained = draining == 0 ? "" : absl::StrCat(", ", draining, " draining");
     return absl::UnavailableError(absl::StrCat("no ready ", RoleName(role), " worker", drained));
   }
-  if (workers.empty())
+  const std::vector<Candidate> candidates = Candidates(role, query, excluded, now);
+  if (candidates.empty())
     return absl::ResourceExhaustedError(absl::StrCat("all ", RoleName(role), " workers are busy"));
-  std::sort(workers.begin(), workers.end(),
-            [](const Worker* a, const Worker* b) { return a->info.ref.name < b->info.ref.name; });
-  std::vector<Candidate> candidates;
-  for (const Worker* worker : workers) {
-    const internal::v1::WorkerLoad& load = worker->info.load;
-    candidates.push_back({worker->info.ref.name, worker->info.ref.incarnation,
-                          std::max(worker->requests, load.running() + load.queued()),
-                          std::max<int64_t>(worker->tokens, load.queued_tokens()), load.kv_pages_free()});
-  }
   size_t chosen =
       role == WorkerRole::kPrefill ? policy.Prefill(query, candidates) : policy.Decode(query, candidates);
-  return workers[chosen]->info.ref;
+  return workers_.find(candidates[chosen].incarnation)->second.info.ref;
 }
 
 bool ClusterView::Usable(const WorkerRef& worker, absl::Time now) const {

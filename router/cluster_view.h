@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "router/policies/route_policy.h"
+#include "router/prefix_table.h"
 #include "sluice/internal/v1/worker.pb.h"
 
 namespace sluice {
@@ -87,8 +88,17 @@ class ClusterView {
 
   // No new request for this worker until then.
   void Avoid(absl::string_view incarnation, absl::Time until);
-  // This router's own share of a worker's load.
+  // This router's own share of a worker's load. tokens: not yet computed.
   void AddLoad(absl::string_view incarnation, int requests, int64_t tokens);
+  // A reply that this decode worker has ended, and nobody held back.
+  void TellSpeed(absl::string_view incarnation, int tokens, absl::Duration took);
+  // This prefill worker remembers a prompt that begins so; or nothing any more.
+  void RememberPrefix(absl::Span<const uint64_t> prefix, const std::string& incarnation);
+  void ForgetPrefixes(const std::string& incarnation) { prefixes_.Forget(incarnation); }
+
+  // Ready, not avoided and not excluded, by name.
+  std::vector<Candidate> Candidates(WorkerRole role, const RouteQuery& query,
+                                    const std::set<std::string>& excluded, absl::Time now) const;
 
   // The policy's choice. Unavailable: no ready worker of this role. ResourceExhausted: there are some, and
   // all are avoided or excluded now.
@@ -108,6 +118,8 @@ class ClusterView {
     std::optional<bool> order;  // to drain or not, until the worker agrees
     int requests = 0;           // given by this router
     int64_t tokens = 0;
+    int64_t others_tokens = 0;                       // given by others, when it reported last
+    double spoken_tokens = 0, speaking_seconds = 0;  // of its last replies, the older the less
   };
   void TakeLoad(Worker* worker, const internal::v1::WorkerLoad& load);
   void Lose(Worker* worker, absl::Time now);
@@ -115,6 +127,7 @@ class ClusterView {
   const internal::v1::ModelIdentity own_;
   const ClusterOptions options_;
   std::map<std::string, Worker, std::less<>> workers_;  // by incarnation
+  PrefixTable prefixes_;
 };
 
 // The name of the first field of the identity that differs, with both values; empty: the same model. The

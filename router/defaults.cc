@@ -11,8 +11,6 @@
 namespace sluice {
 namespace {
 
-// Above the presets' observation window, so that no request is refused for a budget it did not ask for.
-constexpr int kLeastBudget = 64;
 constexpr int kMostBudget = 1 << 24;
 
 absl::Status CheckPreset(absl::string_view field, const std::string& name) {

@@ -14,6 +14,9 @@ namespace sluice {
 inline constexpr char kSinglePreset[] = "sluice";
 inline constexpr char kSessionPreset[] = "sluice-mt";
 
+// Above the presets' observation window, so that no request is refused for a budget it did not ask for.
+inline constexpr int kLeastBudget = 64;
+
 struct RequestDefaults {
   std::string preset = kSinglePreset;  // of single requests
   std::string session_preset =

@@ -92,7 +92,7 @@ v1::ChatEvent StartedEvent(const RequestPlan& plan, const std::string& model) {
   started->set_prompt_tokens(prompt_tokens);
   started->set_max_tokens(plan.sampling.max_tokens());
   *started->mutable_sampling() = EffectiveSampling(plan);
-  *started->mutable_compression() = ReportOf(plan.gates, prompt_tokens);
+  *started->mutable_compression() = ReportOf(plan);
   return event;
 }
 

@@ -8,6 +8,7 @@
 #include "common/model/gate_context.h"
 #include "common/rpc/status_codec.h"
 #include "router/conversation.h"
+#include "router/prefix_table.h"
 #include "router/prompt_length.h"
 #include "router/sampling_bounds.h"
 
@@ -26,6 +27,51 @@ absl::Status CheckShared(const ServedModel& model, const Request& request) {
     return BadField("request_id", absl::StrCat(request.request_id().size(), " bytes; at most 128"));
   }
   return CheckMetadata(request.metadata());
+}
+
+constexpr int kMostSloMs = 3'600'000;
+constexpr int kLowerings = 3;
+
+absl::StatusOr<SloTerms> SloTermsOf(const v1::Slo& slo) {
+  SloTerms terms;
+  const auto read = [](const char* field, int ms, std::optional<absl::Duration>* out) {
+    if (ms < 1 || ms > kMostSloMs)
+      return BadField(field, absl::StrCat(ms, " is not in [1, ", kMostSloMs, "]"));
+    *out = absl::Milliseconds(ms);
+    return absl::OkStatus();
+  };
+  if (slo.has_ttft_ms()) SLUICE_RETURN_IF_ERROR(read("slo.ttft_ms", slo.ttft_ms(), &terms.first_token));
+  if (slo.has_tpot_ms()) SLUICE_RETURN_IF_ERROR(read("slo.tpot_ms", slo.tpot_ms(), &terms.per_token));
+  if (!v1::Slo::OnPressure_IsValid(slo.on_pressure())) {
+    return BadField("slo.on_pressure", "set REFUSE or LOWER_BUDGET");
+  }
+  return terms;
+}
+
+// With half the budget each time, and half the rows that go on to later layers.
+std::vector<ResolvedGates> LowerGates(CompressionSpec spec, const GateContext& context,
+                                      const ResolvedGates& asked) {
+  std::vector<ResolvedGates> lower;
+  const PropagationGate& propagation = asked.propagation;
+  const bool by_rate = propagation.kind == PropagationKind::kTsp || spec.tsp_rate.has_value();
+  spec.keep_ratio.reset();
+  for (int i = 1; i <= kLowerings; ++i) {
+    spec.budget_tokens = asked.budget_tokens >> i;
+    if (*spec.budget_tokens < kLeastBudget) break;
+    if (propagation.kind != PropagationKind::kNone && by_rate) {
+      spec.tsp_rate = static_cast<double>(propagation.rows) / context.prompt_tokens / (1 << i);
+    }
+    absl::StatusOr<ResolvedGates> gates = ResolveGates(spec, context, nullptr);
+    if (!gates.ok()) break;
+    lower.push_back(*std::move(gates));
+  }
+  return lower;
+}
+
+// What prefill remembers of a prompt for other sessions: every row of every layer.
+bool LeavesPrefix(const RequestPlan& plan) {
+  return plan.turn.has_value() && plan.gates.history == HistoryKind::kKeep &&
+         plan.gates.propagation.kind != PropagationKind::kRerun;
 }
 
 absl::Status ResolveLength(const ServedModel& model, const v1::Stopping& stopping, RequestPlan* plan) {
@@ -82,6 +128,11 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
     return BadField("compression", absl::StripPrefix(gates.status().message(), "compression: "));
   }
   plan->gates = *std::move(gates);
+  SLUICE_ASSIGN_OR_RETURN(plan->slo, SloTermsOf(request.slo()));
+  if (request.slo().on_pressure() == v1::Slo::LOWER_BUDGET && session == nullptr) {
+    plan->lower_gates = LowerGates(spec, context, plan->gates);
+  }
+  if (LeavesPrefix(*plan)) plan->prefix = PrefixHashes(kOwner, plan->prompt_ids);
   if (session != nullptr) {
     remembered.preset = session->path.empty() ? spec.preset : preset;
     if (plan->gates.history == HistoryKind::kEvict) remembered.gates = plan->gates;
@@ -205,6 +256,23 @@ absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::Com
   plan.turn_tokens = static_cast<int>(plan.prompt_ids.size());
   SLUICE_RETURN_IF_ERROR(FinishPlan(model, request, nullptr, defaults, &plan));
   return plan;
+}
+
+RouteQuery RouteQueryOf(const RequestPlan& plan) {
+  RouteQuery query;
+  query.tokens = static_cast<int64_t>(plan.prompt_ids.size());
+  query.prefix = plan.prefix;
+  if (plan.turn.has_value()) {
+    query.home = plan.turn->home;
+    query.history_tokens = query.tokens - plan.turn_tokens;
+  }
+  return query;
+}
+
+v1::CompressionReport ReportOf(const RequestPlan& plan) {
+  v1::CompressionReport report = ReportOf(plan.gates, static_cast<int>(plan.prompt_ids.size()));
+  report.set_budget_asked(plan.budget_asked);
+  return report;
 }
 
 uint64_t ChoiceSeed(uint64_t seed, int choice) {

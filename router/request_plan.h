@@ -15,6 +15,7 @@
 #include "router/compression_codec.h"
 #include "router/defaults.h"
 #include "router/served_model.h"
+#include "router/slo_admission.h"
 #include "sluice/internal/v1/worker.pb.h"
 #include "sluice/v1/inference.pb.h"
 
@@ -48,7 +49,13 @@ struct RequestPlan {
   bool context_bound = false;            // max_tokens is what the context leaves
   bool reply_is_text_of_its_own = true;  // else it continues the prompt
   ResolvedGates gates;
-  bool measure = false;  // Done waits for what compression lost
+  // What may come in their place under pressure (Slo.LOWER_BUDGET), each with half the budget of the one
+  // before.
+  std::vector<ResolvedGates> lower_gates;
+  int budget_asked = 0;  // before load lowered it; 0: it did not
+  SloTerms slo;
+  std::vector<uint64_t> prefix;  // RouteQuery's
+  bool measure = false;          // Done waits for what compression lost
   std::optional<PlannedTurn> turn;
 };
 
@@ -71,6 +78,12 @@ absl::StatusOr<RequestPlan> PlanChat(const ServedModel& model, const v1::ChatReq
                                      const SessionState* session, const RequestDefaults& defaults = {});
 absl::StatusOr<RequestPlan> PlanComplete(const ServedModel& model, const v1::CompleteRequest& request,
                                          const RequestDefaults& defaults = {});
+
+// Which worker it wants. Borrows from the plan.
+RouteQuery RouteQueryOf(const RequestPlan& plan);
+
+// The gates' own figures, and the budget that was asked for.
+v1::CompressionReport ReportOf(const RequestPlan& plan);
 
 // As Started reports them.
 v1::Sampling EffectiveSampling(const RequestPlan& plan);

@@ -76,7 +76,7 @@ void RequestRecord::Report(const RequestPlan& plan, const Choices& choices, v1::
   usage->set_completion_tokens(TokensOf(choices));
 
   v1::Timings* timings = done->mutable_timings();
-  v1::CompressionReport report = ReportOf(plan.gates, prompt_tokens);
+  v1::CompressionReport report = ReportOf(plan);
   bool kept_known = false;
   for (const auto& choice : choices) {
     const ChoiceRecord& record = choice->record();

@@ -59,7 +59,9 @@ void RequestRun::Begin(RequestPlan plan) {
   plan_ = std::move(plan);
   absl::StatusOr<StopMatcher> stops = StopMatcher::Create(plan_.stop);
   if (!stops.ok()) return delivery_.Finish(stops.status());
+  if (absl::Status terms = JudgeTerms(); !terms.ok()) return delivery_.Finish(terms);
   if (absl::Status room = services_->runs->Widen(this, plan_.choices); !room.ok()) {
+    if (absl::IsResourceExhausted(room)) services_->metrics->admission_refused.At("queue_full").Increment();
     return delivery_.Finish(room);
   }
   services_->runs->Name(this, plan_.request_id);
@@ -74,6 +76,32 @@ void RequestRun::Begin(RequestPlan plan) {
   for (const auto& choice : choices_) {
     if (!failed_) choice->Start();
   }
+}
+
+absl::Status RequestRun::JudgeTerms() {
+  if (!plan_.slo.asked()) return absl::OkStatus();
+  const RouteQuery query = RouteQueryOf(plan_);
+  const std::vector<Candidate> prefill = services_->cluster->Candidates(WorkerRole::kPrefill, query);
+  const std::vector<Candidate> decode = services_->cluster->Candidates(WorkerRole::kDecode, query);
+  const int prompt = static_cast<int>(plan_.prompt_ids.size()), layers = services_->model->shape.n_layers;
+  std::vector<double> work = {TokensComputed(plan_.gates, prompt, layers)};
+  for (const ResolvedGates& lower : plan_.lower_gates) work.push_back(TokensComputed(lower, prompt, layers));
+  const SloVerdict verdict =
+      JudgeSlo(plan_.slo, services_->clock->Now() - record_.accepted(), query, work, prefill, decode);
+  switch (verdict.kind) {
+    case SloVerdict::kFirstTokenTooLate:
+      services_->metrics->admission_refused.At("slo_ttft").Increment();
+      break;
+    case SloVerdict::kTokensTooSlow:
+      services_->metrics->admission_refused.At("slo_tpot").Increment();
+      break;
+    case SloVerdict::kTake:
+      if (verdict.level == 0) break;
+      services_->metrics->slo_budget_lowered.Increment();
+      plan_.budget_asked = plan_.gates.budget_tokens;
+      plan_.gates = plan_.lower_gates[verdict.level - 1];
+  }
+  return verdict.status;
 }
 
 void RequestRun::ClientGone() {
@@ -129,6 +157,7 @@ void RequestRun::StageMayHaveChanged() {
 // The first prefill worker that has computed the turn holds the session's history from now on.
 void RequestRun::HistoryAt(const WorkerRef& prefill, const internal::v1::FirstToken& first) {
   if (!plan_.turn.has_value() || std::exchange(home_known_, true)) return;
+  services_->cluster->RememberPrefix(plan_.prefix, prefill.incarnation);
   SessionHome home{prefill.name, prefill.incarnation};
   const std::optional<SessionHome>& before = plan_.turn->home;
   record_.TurnServed(before.has_value() && *before != home, first.history_outcome());

@@ -46,6 +46,7 @@ class RequestRun final : public std::enable_shared_from_this<RequestRun>,
  private:
   void Plan(Planner planner);  // on the work pool
   void Begin(RequestPlan plan);
+  absl::Status JudgeTerms();  // the request's own, and what has to give way for them
   void Commit();
   void SendDone();
   void GiveUp(const absl::Status& why);

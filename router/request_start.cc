@@ -9,13 +9,17 @@ namespace sluice {
 namespace {
 
 absl::Status Admit(const RunServices& services, const std::shared_ptr<RequestRun>& run) {
+  const auto& refused = services.metrics->admission_refused;
   if (*services.draining) {
+    refused.At("draining").Increment();
     return WithRetryAfter(
         WithReason(absl::UnavailableError("the router is draining; go to another one, or try again later"),
                    "DRAINING"),
         absl::Seconds(1));
   }
-  return services.runs->Add(run);
+  absl::Status status = services.runs->Add(run);
+  if (!status.ok()) refused.At("queue_full").Increment();
+  return status;
 }
 
 }  // namespace

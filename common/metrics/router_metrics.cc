@@ -61,13 +61,13 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry, const RouterLabels& labe
           "sluice_inter_token_seconds", "Time between two tokens of one request.", buckets::InterToken())),
       time_per_output_token_seconds(registry->AddHistogram(
           "sluice_time_per_output_token_seconds",
-          "Mean time per token after the first, one observation per request.", buckets::InterToken())),
+          "Mean time per token after the first, one observation per answer.", buckets::InterToken())),
       request_seconds(registry->AddHistogram("sluice_request_seconds",
                                              "Time from the whole request to its end.", buckets::Request())),
       queue_seconds(families::QueueSeconds(registry, "router")),
       prompt_tokens(
           registry->AddHistogram("sluice_prompt_tokens", "Prompt tokens per request.", buckets::Tokens())),
-      completion_tokens(registry->AddHistogram("sluice_completion_tokens", "Emitted tokens per request.",
+      completion_tokens(registry->AddHistogram("sluice_completion_tokens", "Emitted tokens per answer.",
                                                buckets::Tokens())),
       tokens_prompt(Tokens(registry, "prompt")),
       tokens_cached(Tokens(registry, "cached")),
@@ -88,6 +88,12 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry, const RouterLabels& labe
       cancelled_decode(families::Cancelled(registry, "decode")),
       slow_clients(
           registry->AddCounter("sluice_slow_client_total", "Streams ended because the client did not read.")),
+      admission_refused(registry->AddCounters("sluice_admission_refused_total",
+                                              "Requests refused before anything was computed, by reason.",
+                                              "reason", {"queue_full", "draining", "slo_ttft", "slo_tpot"})),
+      slo_budget_lowered(
+          registry->AddCounter("sluice_slo_budget_lowered_total",
+                               "Requests taken with a lower budget, to keep their time to first token.")),
       ready(families::Ready(registry)) {}
 
 }  // namespace sluice

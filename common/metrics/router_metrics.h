@@ -30,7 +30,7 @@ struct RouterMetrics {
   Gauge in_flight_queued, in_flight_prefill, in_flight_transfer, in_flight_decode;
   Histogram time_to_first_token_seconds;
   Histogram inter_token_seconds;
-  Histogram time_per_output_token_seconds;  // (last - first token) / (tokens - 1), once per request
+  Histogram time_per_output_token_seconds;  // (last - first token) / (tokens - 1), once per answer
   Histogram request_seconds;
   Histogram queue_seconds;  // until a pair was chosen
   Histogram prompt_tokens, completion_tokens;
@@ -41,6 +41,8 @@ struct RouterMetrics {
   WorkerStateGauges prefill_workers, decode_workers;
   Counter cancelled_queued, cancelled_prefill, cancelled_transfer, cancelled_decode;
   Counter slow_clients;
+  Labeled<Counter> admission_refused;  // reason: queue_full, draining, slo_ttft, slo_tpot
+  Counter slo_budget_lowered;
   Gauge ready;
 };
 

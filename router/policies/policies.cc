@@ -4,6 +4,8 @@ namespace sluice {
 
 absl::Span<const RoutePolicy* const> RoutePolicies() {
   static const RoutePolicy* const kPolicies[] = {
+      CacheAwarePolicy(),
+      LoadAwarePolicy(),
       SessionAffinityPolicy(),
       LeastLoadedPolicy(),
   };

@@ -12,17 +12,28 @@
 
 namespace sluice {
 
-// A ready worker. Its load is the larger of what it reported last and of what this router gave it.
+// A ready worker. Its load: what it reported last, and what this router gave it.
 struct Candidate {
   std::string name;
   std::string incarnation;
-  int requests = 0;        // running and queued
-  int64_t tokens = 0;      // prompt tokens not yet prefilled (prefill only)
-  int64_t pages_free = 0;  // KV pages (decode only)
+  int requests = 0;           // running and queued
+  int reported_requests = 0;  // the same, as the worker said last
+  // Prefill.
+  int64_t tokens = 0;            // of prompts ahead, not yet computed
+  int64_t cached_tokens = 0;     // of this prompt, which it holds
+  int64_t bytes_in_flight = 0;   // kept KV that decode workers have not acknowledged
+  double tokens_per_second = 0;  // measured over its last prompts; 0: none yet
+  // Decode.
+  int64_t pages_free = 0, pages_total = 0;  // of KV
+  double seconds_per_token = 0;             // of its last replies; 0: none yet, or it has no request now
 };
 
 struct RouteQuery {
   std::optional<SessionHome> home;  // the prefill worker that holds the session's history
+  int64_t tokens = 0;               // of the prompt
+  int64_t history_tokens = 0;       // of them, those that home holds
+  // Hashes of its blocks (prefix_table.h) where it may stand on what another session left. Borrowed.
+  absl::Span<const uint64_t> prefix = {};
 };
 
 class RoutePolicy {
@@ -39,6 +50,8 @@ absl::Span<const RoutePolicy* const> RoutePolicies();
 // Null: no such policy.
 const RoutePolicy* FindRoutePolicy(absl::string_view name);
 
+const RoutePolicy* CacheAwarePolicy();
+const RoutePolicy* LoadAwarePolicy();
 const RoutePolicy* SessionAffinityPolicy();
 const RoutePolicy* LeastLoadedPolicy();
 

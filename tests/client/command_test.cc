@@ -41,6 +41,43 @@ TEST_F(CommandTest, CompleteTakesAnArgumentAFileOrStdin) {
   EXPECT_THAT(run.out(), HasSubstr("{\"answer\":\"you said \",\"prompt_tokens\":1000,"));
 }
 
+TEST_F(CommandTest, CompleteShowsSeveralAnswersOneAfterTheOther) {
+  ASSERT_EQ(run.Run({"complete", "--n", "3", "once upon", "--router", router.address()}), 0);
+  EXPECT_EQ(router.completes()[0].sampling().n(), 3);
+  EXPECT_EQ(run.out(), "you said once upon\nchoice 1\nchoice 2\n");
+  EXPECT_THAT(run.err(), HasSubstr("--- 3 of 3\n"));
+  ASSERT_EQ(run.Run({"complete", "--n", "2", "--json", "x", "--router", router.address()}), 0);
+  EXPECT_THAT(run.out(), HasSubstr("\"others\":[{\"answer\":\"choice 1\""));
+  EXPECT_EQ(run.Run({"complete", "--n", "9", "x", "--router", router.address()}), 2);
+}
+
+TEST_F(CommandTest, WorkersAreListedDrainedAndTakenBack) {
+  router.AddWorker("prefill", "ready");
+  router.AddWorker("decode", "ready");
+  const auto workers = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "workers");
+    words.insert(words.end(), {"--admin", router.address()});
+    return run.Run(words);
+  };
+  ASSERT_EQ(workers({"list"}), 0);
+  EXPECT_THAT(run.out(), HasSubstr("prefill-1"));
+  EXPECT_THAT(run.out(), HasSubstr("3000 tokens ahead, 1500 a second\n"));
+  EXPECT_THAT(run.out(), HasSubstr("25% of KV free\n"));
+  ASSERT_EQ(workers({"drain", "decode-1"}), 0);
+  EXPECT_EQ(router.workers()["decode-1"], "draining");
+  EXPECT_EQ(router.workers()["prefill-1"], "ready");
+  EXPECT_THAT(run.err(), HasSubstr("decode-1 has 2 requests left, 60 s\n"));
+  EXPECT_THAT(run.err(), HasSubstr("decode-1 is drained\n"));
+  ASSERT_EQ(workers({"undrain", "decode-1"}), 0);
+  EXPECT_EQ(router.workers()["decode-1"], "ready");
+  EXPECT_EQ(workers({"drain", "decode-1", "--deadline", "0.5"}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("the drain holds"));
+  EXPECT_EQ(workers({"drain", "decode-7"}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("no \"decode-7\""));
+  EXPECT_EQ(run.Run({"workers", "list", "--admin", "nowhere"}), 1);
+  EXPECT_THAT(run.err(), HasSubstr("--admin"));
+}
+
 TEST_F(CommandTest, SessionsListShowForkDelete) {
   std::vector<std::string> at = {"--router", router.address()};
   for (int i = 0; i < 3; ++i) ASSERT_EQ(run.Run({"chat", "--ask", "x", at[0], at[1]}), 0);

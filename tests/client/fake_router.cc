@@ -63,6 +63,12 @@ class FakeRouter::Inference final : public v1::Inference::Service {
       MutexLock lock(&router_->mu_);
       router_->completes_.push_back(*request);
     }
+    for (int i = 1; i < request->sampling().n(); ++i) {
+      v1::ChatEvent event;
+      event.mutable_delta()->set_index(i);
+      event.mutable_delta()->set_text(absl::StrCat("choice ", i));
+      writer->Write(event);
+    }
     return router_->Generate(request->prompt(), context, writer);
   }
 
@@ -164,8 +170,39 @@ class FakeRouter::Admin final : public v1::Admin::Service {
     *out = router_->workers_;
     return grpc::Status::OK;
   }
+  // With two requests left, which end at once; a deadline below a second is too short for them.
+  grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest* request,
+                     grpc::ServerWriter<v1::DrainProgress>* writer) override {
+    if (!Set(request->worker(), "draining")) return Unknown(request->worker());
+    v1::DrainProgress progress;
+    progress.set_remaining(2);
+    progress.set_seconds_left(request->deadline_seconds());
+    writer->Write(progress);
+    if (request->deadline_seconds() < 1) {
+      return ToGrpcStatus(absl::DeadlineExceededError("2 requests are left; the drain holds"));
+    }
+    progress.set_remaining(0);
+    writer->Write(progress);
+    return grpc::Status::OK;
+  }
+  grpc::Status Undrain(grpc::ServerContext*, const v1::UndrainRequest* request,
+                       v1::UndrainResponse*) override {
+    return Set(request->worker(), "ready") ? grpc::Status::OK : Unknown(request->worker());
+  }
 
  private:
+  bool Set(const std::string& name, const char* state) {
+    MutexLock lock(&router_->mu_);
+    for (v1::Worker& worker : *router_->workers_.mutable_workers()) {
+      if (worker.name() != name) continue;
+      worker.set_state(state);
+      return true;
+    }
+    return false;
+  }
+  static grpc::Status Unknown(const std::string& name) {
+    return ToGrpcStatus(absl::NotFoundError(absl::StrCat("worker: no \"", name, "\"")));
+  }
   FakeRouter* const router_;
 };
 
@@ -207,6 +244,17 @@ void FakeRouter::AddWorker(const std::string& role, const std::string& state) {
   worker->set_name(role + "-1");
   worker->set_role(role);
   worker->set_state(state);
+  worker->set_queued_tokens(3000);
+  worker->set_prefill_tokens_per_second(1500);
+  worker->set_kv_pages_free(250);
+  worker->set_kv_pages_total(1000);
+}
+
+std::map<std::string, std::string> FakeRouter::workers() const {
+  MutexLock lock(&mu_);
+  std::map<std::string, std::string> states;
+  for (const v1::Worker& worker : workers_.workers()) states[worker.name()] = worker.state();
+  return states;
 }
 
 std::vector<v1::ChatRequest> FakeRouter::chats() const {

@@ -31,6 +31,7 @@ class FakeRouter {
   // The next generations answer so.
   void AnswerWith(std::string text);
   void AddWorker(const std::string& role, const std::string& state);
+  std::map<std::string, std::string> workers() const;  // name -> state
 
   std::vector<v1::ChatRequest> chats() const;
   std::vector<v1::CompleteRequest> completes() const;

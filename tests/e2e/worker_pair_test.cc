@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "absl/time/clock.h"
 #include "common/compression/compression_spec.h"
 #include "common/engine/logprobs.h"
 #include "common/model/gate_context.h"
@@ -124,6 +129,31 @@ TEST_P(WorkerPair, OnlyTheKeptRowsCrossTheWire) {
   EXPECT_EQ(last_.handed_off.kept().bytes_kept(), shape.token_bytes() * 128);
   EXPECT_EQ(last_.handed_off.wire_bytes(),
             (shape.token_bytes() + 4u * shape.n_layers * shape.n_kv_heads) * 128);
+}
+
+TEST_P(WorkerPair, LoadIsToldWhileAPromptRunsAndItsRateAfterwards) {
+  const PairRequest request = Ask(Prose(1500, 4), "full", 0, 2);
+  EXPECT_EQ(prefill_.loop().tokens_per_second(), 0);
+  std::atomic<bool> done{false};
+  int64_t most_tokens = 0, most_bytes = 0;
+  std::thread watch([&] {
+    while (!done) {
+      most_tokens = std::max(most_tokens, prefill_.loop().queued_tokens());
+      most_bytes = std::max(most_bytes, prefill_.send_loop().bytes_in_flight());
+      absl::SleepFor(absl::Microseconds(200));
+    }
+  });
+  Run(request);
+  done = true;
+  watch.join();
+  EXPECT_EQ(most_tokens, 1500);
+  const int64_t kv = static_cast<int64_t>(NeedleModel().kv_shape().token_bytes()) * 1500;
+  EXPECT_GT(most_bytes, 0);
+  EXPECT_LE(most_bytes, kv);
+  EXPECT_GT(prefill_.loop().tokens_per_second(), 0);
+  ASSERT_TRUE(WaitIdle(prefill_, decode_));
+  EXPECT_EQ(prefill_.loop().queued_tokens(), 0);
+  EXPECT_EQ(prefill_.send_loop().bytes_in_flight(), 0);
 }
 
 TEST_P(WorkerPair, EightAtOnceEqualEightSingles) {

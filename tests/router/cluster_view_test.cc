@@ -118,6 +118,47 @@ TEST_F(ClusterViewTest, PrefillLoadCountsTokens) {
   EXPECT_EQ(Pick(WorkerRole::kPrefill), "b");
 }
 
+TEST_F(ClusterViewTest, TokensAheadAreOursAndThoseOfOtherRouters) {
+  ASSERT_TRUE(view.Register(Report("a", "prefill"), now).ok());
+  const auto ahead = [&] { return view.Candidates(WorkerRole::kPrefill, {}, {}, now)[0].tokens; };
+  view.AddLoad("a-1", 1, 1000);
+  internal::v1::WorkerLoad load;
+  load.set_ready(true);
+  load.set_queued_tokens(1500);
+  ASSERT_TRUE(view.Renew("a-1", load, now).ok());
+  EXPECT_EQ(ahead(), 1500);
+  view.AddLoad("a-1", -1, -1000);  // known at once, whatever the last report said
+  EXPECT_EQ(ahead(), 500);
+  view.AddLoad("a-1", 1, 200);
+  EXPECT_EQ(ahead(), 700);
+}
+
+TEST_F(ClusterViewTest, ASpeedIsThatOfTheLastRepliesWhileThereAreRequests) {
+  ASSERT_TRUE(view.Register(Report("d", "decode"), now).ok());
+  const auto speed = [&] { return view.Candidates(WorkerRole::kDecode, {}, {}, now)[0].seconds_per_token; };
+  view.TellSpeed("d-1", 10, absl::Seconds(1));
+  EXPECT_EQ(speed(), 0) << "an idle worker is as fast as it can be, which nobody knows";
+  view.AddLoad("d-1", 1, 0);
+  EXPECT_DOUBLE_EQ(speed(), 0.1);
+  for (int i = 0; i < 20; ++i) view.TellSpeed("d-1", 10, absl::Seconds(2));
+  EXPECT_NEAR(speed(), 0.2, 0.01);
+  view.TellSpeed("d-1", 0, absl::Seconds(9));
+  EXPECT_NEAR(speed(), 0.2, 0.01);
+}
+
+TEST_F(ClusterViewTest, AWorkerThatIsLostHoldsNoPrefix) {
+  ASSERT_TRUE(view.Register(Report("a", "prefill"), now).ok());
+  const std::vector<uint64_t> prefix = {1, 2};
+  RouteQuery query;
+  query.prefix = prefix;
+  view.RememberPrefix(prefix, "a-1");
+  EXPECT_EQ(view.Candidates(WorkerRole::kPrefill, query, {}, now)[0].cached_tokens, 2 * kPrefixBlock);
+  ASSERT_TRUE(view.Leave("a-1", now));
+  view.RememberPrefix(prefix, "a-1");  // a reply that was on its way
+  ASSERT_TRUE(view.Register(Report("a", "prefill"), now).ok());
+  EXPECT_EQ(view.Candidates(WorkerRole::kPrefill, query, {}, now)[0].cached_tokens, 0);
+}
+
 TEST_F(ClusterViewTest, ASessionGoesHomeUnlessHomeIsAnotherLife) {
   ASSERT_TRUE(view.Register(Report("a", "prefill"), now).ok());
   ASSERT_TRUE(view.Register(Report("b", "prefill"), now).ok());

@@ -94,6 +94,7 @@ void FakeAttempt::Generated(const std::string& finish, int stop_id) const {
   event.mutable_generated()->set_finish(finish);
   event.mutable_generated()->set_stop_token_id(stop_id);
   event.mutable_generated()->set_decode_seconds(0.5);
+  event.mutable_generated()->set_steps(5);
   decode->Push(event);
   decode->Finish(absl::OkStatus());
 }
@@ -219,8 +220,9 @@ void FakeWorkers::Add(const std::string& role, const std::string& name, int rout
   report.set_address(absl::StrCat("127.0.0.1:", worker.server->port()));
   report.set_incarnation(absl::StrCat(name, "-life-", ++lives_));
   *report.mutable_model() = identity_;
-  const auto load = [] {
-    pb::WorkerLoad ready;
+  const auto load = [this, name] {
+    MutexLock lock(&mu_);
+    pb::WorkerLoad ready = loads_[name];
     ready.set_ready(true);
     return ready;
   };
@@ -244,6 +246,11 @@ void FakeWorkers::Stop(const std::string& name) {
   worker.routers->Drain(absl::Seconds(10));
   worker.routers.reset();
   worker.server->Stop(absl::Seconds(10));
+}
+
+void FakeWorkers::SetLoad(const std::string& name, pb::WorkerLoad load) {
+  MutexLock lock(&mu_);
+  loads_[name] = std::move(load);
 }
 
 void FakeWorkers::SetScript(Script script) {

@@ -66,6 +66,8 @@ class FakeWorkers {
   bool draining(const std::string& name) const { return workers_.at(name).routers->draining(); }
 
   void SetScript(Script script);
+  // What a worker says of itself from now on; before, that it is ready and has nothing to do.
+  void SetLoad(const std::string& name, internal::v1::WorkerLoad load);
 
   std::vector<FakeAttempt> attempts() const;  // in the order of their Prefill calls
   // Addresses of decode workers that the router named to this one last.
@@ -94,6 +96,7 @@ class FakeWorkers {
       ABSL_GUARDED_BY(mu_);  // Generate came, Prefill not
   std::vector<FakeAttempt> attempts_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::vector<std::string>> heard_ ABSL_GUARDED_BY(mu_);  // by name
+  std::map<std::string, internal::v1::WorkerLoad> loads_ ABSL_GUARDED_BY(mu_);  // by name
   std::vector<std::pair<std::string, internal::v1::ForgetRequest>> forgotten_ ABSL_GUARDED_BY(mu_);
   int cancelled_prefills_ ABSL_GUARDED_BY(mu_) = 0;
   int cancelled_decodes_ ABSL_GUARDED_BY(mu_) = 0;

@@ -353,8 +353,9 @@ TEST(RequestParser, FieldsThatAreNotServedAreRefusedByName) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), HasSubstr("output.prompt_logprobs"));
   request.Clear();
-  request.mutable_slo()->set_ttft_ms(5);
-  EXPECT_THAT(std::string(ParseRequest(request.SerializeAsString(), &parsed).message()), HasSubstr("slo"));
+  request.set_priority(5);
+  EXPECT_THAT(std::string(ParseRequest(request.SerializeAsString(), &parsed).message()),
+              HasSubstr("priority"));
 }
 
 TEST(RequestParser, UnknownFieldsAreRefusedByNumber) {

@@ -57,6 +57,7 @@ class TestPrefill {
   static PrefillLoopOptions DefaultOptions();
   std::string address() const;
   const PrefillLoop& loop() const { return *prefill_loop_; }
+  const SendLoop& send_loop() const { return *send_loop_; }
   const PrefillMetrics& metrics() const { return *metrics_; }
   // No prompt queued or running, no job held.
   bool Idle() const;
