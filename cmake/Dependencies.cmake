@@ -11,6 +11,7 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(SQLite3 REQUIRED)
 find_package(Boost REQUIRED)
+find_package(OpenSSL 3 REQUIRED)
 include(GoogleTest)
 
 find_package(PkgConfig REQUIRED)

@@ -8,7 +8,8 @@ packages=(
   g++ cmake ninja-build ccache pkg-config git ca-certificates python3
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libucx-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libboost-dev libpcre2-dev libutf8proc-dev libsqlite3-dev libpq-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libboost-dev libpcre2-dev libutf8proc-dev libssl-dev libsqlite3-dev libpq-dev libgtest-dev libgmock-dev
+  libbenchmark-dev
 )
 
 # Where nvcc is: a UCX that reaches GPU memory, for the preset cuda-release. Debian's does not.

@@ -69,8 +69,9 @@ struct PrefillRequest {
   ResolvedGates gates;
   SamplingParams sampling;
   int emitted = 0;  // the last prompt ids are output already
-  std::string session_id, owner, parent_turn_id, turn_id;
-  bool measure = false;  // what compression lost; its events end with that
+  std::string session_id, parent_turn_id, turn_id;
+  std::string partition;  // of the prefix tree
+  bool measure = false;   // what compression lost; its events end with that
 };
 
 class PrefillJob {

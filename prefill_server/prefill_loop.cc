@@ -56,12 +56,12 @@ class PrefillLoop::Sequence final : public RankedSink {
     started_ = now;
     if (remembers()) {
       if (request.gates.history == HistoryKind::kKeep) {
-        path_ = loop->history_.Match(request.owner, request.prompt_ids, n - WindowOf(request.gates), now);
+        path_ = loop->history_.Match(request.partition, request.prompt_ids, n - WindowOf(request.gates), now);
         cached_tokens_ = path_.tokens();
-        extension_ = loop->history_.Begin(request.owner, request.prompt_ids, path_, now);
+        extension_ = loop->history_.Begin(request.partition, request.prompt_ids, path_, now);
         keeps_rows_ = true;
       } else {
-        kept_history_ = loop->history_.FindKept(request.owner, request.parent_turn_id, now);
+        kept_history_ = loop->history_.FindKept(request.partition, request.parent_turn_id, now);
         if (kept_history_ != nullptr) {
           const std::vector<int32_t>& ids = kept_history_->ids;
           const int known = static_cast<int>(ids.size());
@@ -117,7 +117,7 @@ class PrefillLoop::Sequence final : public RankedSink {
     if (keeps_rows_) {
       loop_->history_.Publish(std::move(extension_), request.turn_id, now);
     } else if (remembers()) {
-      loop_->history_.PutKept(request.owner, request.turn_id, job_->kept, now);
+      loop_->history_.PutKept(request.partition, request.turn_id, job_->kept, now);
     }
   }
 

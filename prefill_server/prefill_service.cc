@@ -122,7 +122,7 @@ absl::StatusOr<PrefillRequest> PrefillService::Check(const pb::PrefillRequest& r
   out.sampling = SamplingFromProto(request.sampling());
   out.emitted = request.emitted();
   out.session_id = request.session_id();
-  out.owner = request.owner();
+  out.partition = PartitionOf(request.owner(), request.cache_salt());
   out.parent_turn_id = request.parent_turn_id();
   out.turn_id = request.turn_id();
   out.measure = request.measure();

@@ -4,10 +4,13 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "common/base/status.h"
 
 namespace sluice {
 namespace {
+
+constexpr char kSaltFollows = '\0';
 
 size_t BytesOf(const std::vector<Buffer>& parts) {
   size_t sum = 0;
@@ -17,10 +20,10 @@ size_t BytesOf(const std::vector<Buffer>& parts) {
 
 }  // namespace
 
-// Three kinds of node: an owner's root (no KV), a block of tokens, a kept set.
+// Three kinds of node: a partition's root (no KV), a block of tokens, a kept set.
 struct PrefixTree::Node {
   Node* parent = nullptr;
-  // A block's children are keyed by their tokens; an owner's root also holds kept sets by turn id.
+  // A block's children are keyed by their tokens; a partition's root also holds kept sets by turn id.
   std::map<std::vector<int32_t>, std::unique_ptr<Node>> blocks;
   std::map<std::string, std::unique_ptr<Node>, std::less<>> named;
   std::vector<int32_t> tokens;
@@ -102,21 +105,38 @@ TensorView PrefixTree::BlockView(const Block& block, int rank, LayerId layer, in
                                 shape_.dtype, {heads, kBlockTokens, shape_.head_dim});
 }
 
-PrefixTree::Node* PrefixTree::OwnerRoot(absl::string_view owner) {
-  std::unique_ptr<Node>& slot = root_->named[std::string(owner)];
+std::string PartitionOf(absl::string_view owner, absl::string_view cache_salt) {
+  std::string partition(owner);
+  if (!cache_salt.empty()) partition.append(1, kSaltFollows).append(cache_salt);
+  return partition;
+}
+
+PrefixTree::Node* PrefixTree::Root(absl::string_view partition) {
+  auto found = root_->named.find(partition);
+  return found == root_->named.end() ? nullptr : found->second.get();
+}
+
+PrefixTree::Node* PrefixTree::MakeRoot(absl::string_view partition) {
+  std::unique_ptr<Node>& slot = root_->named[std::string(partition)];
   if (slot == nullptr) {
     slot = std::make_unique<Node>();
     slot->parent = root_.get();
-    slot->name = std::string(owner);
+    slot->name = std::string(partition);
   }
   return slot.get();
 }
 
-PrefixTree::Path PrefixTree::Match(absl::string_view owner, absl::Span<const int32_t> ids, int max_tokens,
+void PrefixTree::DropEmptyRoots() {
+  std::erase_if(root_->named,
+                [](const auto& root) { return root.second->blocks.empty() && root.second->named.empty(); });
+}
+
+PrefixTree::Path PrefixTree::Match(absl::string_view partition, absl::Span<const int32_t> ids, int max_tokens,
                                    absl::Time now) {
   Path path;
   path.tree_ = this;
-  Node* node = OwnerRoot(owner);
+  Node* node = Root(partition);
+  if (node == nullptr) return path;
   const int limit = std::min<int>(max_tokens, static_cast<int>(ids.size()));
   for (int at = 0; at + kBlockTokens <= limit; at += kBlockTokens) {
     auto child = node->blocks.find(std::vector<int32_t>(ids.begin() + at, ids.begin() + at + kBlockTokens));
@@ -129,11 +149,11 @@ PrefixTree::Path PrefixTree::Match(absl::string_view owner, absl::Span<const int
   return path;
 }
 
-PrefixTree::Extension PrefixTree::Begin(absl::string_view owner, absl::Span<const int32_t> ids,
+PrefixTree::Extension PrefixTree::Begin(absl::string_view partition, absl::Span<const int32_t> ids,
                                         const Path& path, absl::Time now) {
   Extension extension;
   extension.tree_ = this;
-  extension.owner_ = std::string(owner);
+  extension.partition_ = std::string(partition);
   extension.ids_.assign(ids.begin(), ids.end());
   extension.first_token_ = path.tokens();
   const int blocks = (static_cast<int>(ids.size()) - extension.first_token_) / kBlockTokens;
@@ -150,7 +170,7 @@ PrefixTree::Extension PrefixTree::Begin(absl::string_view owner, absl::Span<cons
 PrefixTree::Extension::Extension(Extension&& other) noexcept { *this = std::move(other); }
 
 PrefixTree::Extension& PrefixTree::Extension::operator=(Extension&& other) noexcept {
-  std::swap(owner_, other.owner_);
+  std::swap(partition_, other.partition_);
   std::swap(ids_, other.ids_);
   std::swap(first_token_, other.first_token_);
   std::swap(blocks_, other.blocks_);
@@ -177,7 +197,7 @@ void PrefixTree::Extension::Write(int rank, LayerId layer, TensorView k, TensorV
 void PrefixTree::Publish(Extension extension, absl::string_view turn_id, absl::Time now) {
   // Walk to where the extension begins. If eviction or truncation took the path meanwhile, its blocks are
   // orphans.
-  Node* node = OwnerRoot(extension.owner_);
+  Node* node = extension.blocks_.empty() ? Root(extension.partition_) : MakeRoot(extension.partition_);
   auto tokens_at = [&](int at) {
     return std::vector<int32_t>(extension.ids_.begin() + at, extension.ids_.begin() + at + kBlockTokens);
   };
@@ -233,10 +253,10 @@ size_t PrefixTree::KeptSet::bytes() const {
   return sum;
 }
 
-void PrefixTree::PutKept(absl::string_view owner, absl::string_view turn_id,
+void PrefixTree::PutKept(absl::string_view partition, absl::string_view turn_id,
                          std::shared_ptr<const KeptSet> kept, absl::Time now) {
   if (!MakeRoom(kept->bytes(), now)) return;
-  Node* parent = OwnerRoot(owner);
+  Node* parent = MakeRoot(partition);
   std::unique_ptr<Node>& slot = parent->named[std::string(turn_id)];
   if (slot != nullptr) bytes_ -= slot->bytes();
   slot = std::make_unique<Node>();
@@ -248,9 +268,10 @@ void PrefixTree::PutKept(absl::string_view owner, absl::string_view turn_id,
   bytes_ += slot->bytes();
 }
 
-std::shared_ptr<const PrefixTree::KeptSet> PrefixTree::FindKept(absl::string_view owner,
+std::shared_ptr<const PrefixTree::KeptSet> PrefixTree::FindKept(absl::string_view partition,
                                                                 absl::string_view turn_id, absl::Time now) {
-  Node* parent = OwnerRoot(owner);
+  Node* parent = Root(partition);
+  if (parent == nullptr) return nullptr;
   auto found = parent->named.find(turn_id);
   if (found == parent->named.end()) return nullptr;
   found->second->last_used = now;
@@ -265,6 +286,7 @@ PrefixTree::Blocks PrefixTree::blocks() const {
 
 bool PrefixTree::MakeRoom(size_t bytes, absl::Time now) {
   if (bytes > limit_bytes_) return false;
+  if (bytes_ + bytes > limit_bytes_) DropEmptyRoots();
   while (bytes_ + bytes > limit_bytes_) {
     // Value of a leaf = seconds of recomputing it per byte and idle second. Recomputing grows with the
     // position (attention over everything before); kFlatTokens weighs the linear layers against it.
@@ -297,7 +319,18 @@ bool PrefixTree::MakeRoom(size_t bytes, absl::Time now) {
 size_t PrefixTree::Forget(absl::string_view owner, absl::Span<const std::string> turn_ids,
                           absl::Span<const Forgotten> prompts) {
   const size_t before = bytes_;
-  Node* const root = OwnerRoot(owner);
+  const std::string salted = std::string(owner) + kSaltFollows;
+  if (Node* root = Root(owner)) ForgetIn(root, turn_ids, prompts);
+  for (auto root = root_->named.lower_bound(salted);
+       root != root_->named.end() && absl::StartsWith(root->first, salted); ++root) {
+    ForgetIn(root->second.get(), turn_ids, prompts);
+  }
+  DropEmptyRoots();
+  return before - bytes_;
+}
+
+void PrefixTree::ForgetIn(Node* root, absl::Span<const std::string> turn_ids,
+                          absl::Span<const Forgotten> prompts) {
   for (const std::string& turn_id : turn_ids) {
     auto kept = root->named.find(turn_id);
     if (kept == root->named.end()) continue;
@@ -321,7 +354,6 @@ size_t PrefixTree::Forget(absl::string_view owner, absl::Span<const std::string>
       node = parent;
     }
   }
-  return before - bytes_;
 }
 
 size_t PrefixTree::ForgetAll() {
@@ -336,6 +368,7 @@ size_t PrefixTree::ForgetAll() {
     Erase(*node);
     ++forgotten_;
   }
+  DropEmptyRoots();
   return before - bytes_;
 }
 

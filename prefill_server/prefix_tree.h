@@ -1,11 +1,11 @@
 // Role: what sessions remember on prefill: one tree of token blocks with their full K,V per layer. A session
 // is a path in it, a fork shares the path, two sessions over one document share its blocks. A history that
-// was evicted (RocketKV without MT) is one private kept set, a leaf under the owner's root named by its turn.
-// Why blocks: 64 tokens are the unit of sharing and of eviction; a tail shorter than that is computed again.
-// Under the memory limit the least valuable leaf goes first: the cheaper to recompute for its bytes and the
-// longer idle, the sooner. A turn that the router forgets takes along what no other turn stands on: each node
-// knows the turns whose prompts end in it. Token ids live in the router: whatever is lost here can be
-// rebuilt. Threads: one loop (the prefill loop). Counters may be read by any thread.
+// was evicted (RocketKV without MT) is one private kept set, a leaf under the root of its partition named by
+// its turn. Why blocks: 64 tokens are the unit of sharing and of eviction; a tail shorter than that is
+// computed again. Under the memory limit the least valuable leaf goes first: the cheaper to recompute for its
+// bytes and the longer idle, the sooner. A turn that the router forgets takes along what no other turn stands
+// on: each node knows the turns whose prompts end in it. Token ids live in the router: whatever is lost here
+// can be rebuilt. Threads: one loop (the prefill loop). Counters may be read by any thread.
 #pragma once
 
 #include <atomic>
@@ -26,6 +26,10 @@
 #include "kernels/backend.h"
 
 namespace sluice {
+
+// What is shared, is shared within: an owner's requests of one cache salt, its own empty one included.
+// NUL parts the two: no owner's name holds one.
+std::string PartitionOf(absl::string_view owner, absl::string_view cache_salt);
 
 class PrefixTree {
   struct Node;
@@ -56,8 +60,8 @@ class PrefixTree {
     std::vector<Node*> nodes_;
   };
 
-  // The longest stored prefix of `ids`, at most `max_tokens`, in whole blocks.
-  Path Match(absl::string_view owner, absl::Span<const int32_t> ids, int max_tokens, absl::Time now);
+  // The longest stored prefix of `ids` in a partition (PartitionOf), at most `max_tokens`, in whole blocks.
+  Path Match(absl::string_view partition, absl::Span<const int32_t> ids, int max_tokens, absl::Time now);
 
   // Takes the new tokens' K,V of a pass, layer by layer, and publishes whole blocks at the end. What does not
   // fit into the limit is not remembered.
@@ -72,13 +76,14 @@ class PrefixTree {
 
    private:
     friend class PrefixTree;
-    std::string owner_;
+    std::string partition_;
     std::vector<int32_t> ids_;
     int first_token_ = 0;
     std::vector<Block> blocks_;
     PrefixTree* tree_ = nullptr;
   };
-  Extension Begin(absl::string_view owner, absl::Span<const int32_t> ids, const Path& path, absl::Time now);
+  Extension Begin(absl::string_view partition, absl::Span<const int32_t> ids, const Path& path,
+                  absl::Time now);
   // turn_id: whose prompt it is; empty: nobody's, it goes under pressure only.
   void Publish(Extension extension, absl::string_view turn_id, absl::Time now);
 
@@ -92,13 +97,15 @@ class PrefixTree {
                       Ops& ops) const override;
     size_t bytes() const;
   };
-  void PutKept(absl::string_view owner, absl::string_view turn_id, std::shared_ptr<const KeptSet> kept,
+  void PutKept(absl::string_view partition, absl::string_view turn_id, std::shared_ptr<const KeptSet> kept,
                absl::Time now);
   // Null when unknown or evicted.
-  std::shared_ptr<const KeptSet> FindKept(absl::string_view owner, absl::string_view turn_id, absl::Time now);
+  std::shared_ptr<const KeptSet> FindKept(absl::string_view partition, absl::string_view turn_id,
+                                          absl::Time now);
 
-  // Turns that are no more: their kept sets go, and of their prompts the blocks behind `keep_tokens` that no
-  // other turn stands on. What a pass has pinned stays. Returns the bytes freed.
+  // Turns that are no more, in whichever of the owner's partitions: their kept sets go, and of their prompts
+  // the blocks behind `keep_tokens` that no other turn stands on. What a pass has pinned stays. Returns the
+  // bytes freed.
   struct Forgotten {
     absl::Span<const int32_t> prompt;
     int keep_tokens = 0;
@@ -125,7 +132,10 @@ class PrefixTree {
   size_t block_bytes() const { return shape_.token_bytes() * kBlockTokens; }
   absl::StatusOr<Block> NewBlock() const;
   TensorView BlockView(const Block& block, int rank, LayerId layer, int k_or_v) const;
-  Node* OwnerRoot(absl::string_view owner);
+  Node* Root(absl::string_view partition);  // null: nothing is stored there
+  Node* MakeRoot(absl::string_view partition);
+  void ForgetIn(Node* root, absl::Span<const std::string> turn_ids, absl::Span<const Forgotten> prompts);
+  void DropEmptyRoots();  // clients choose salts: what is empty must cost nothing
   void Erase(Node* node);
 
   const std::vector<Backend*> ranks_;

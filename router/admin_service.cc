@@ -29,9 +29,14 @@ class Refusal final : public grpc::ServerWriteReactor<Response> {
 
 }  // namespace
 
+absl::Status AdminService::Check(const grpc::CallbackServerContext& context) const {
+  return services_->authenticator->CheckOperator(AuthorizationOf(context));
+}
+
 grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext* context,
                                                     const v1::ListWorkersRequest*,
                                                     v1::ListWorkersResponse* response) {
+  if (absl::Status status = Check(*context); !status.ok()) return Reply(context, status);
   for (const WorkerInfo& info : services_->cluster->List()) {
     v1::Worker* worker = response->add_workers();
     worker->set_name(info.ref.name);
@@ -55,14 +60,16 @@ grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext*
 
 grpc::ServerUnaryReactor* AdminService::GetStats(grpc::CallbackServerContext* context,
                                                  const v1::GetStatsRequest*, v1::Stats* response) {
+  if (absl::Status status = Check(*context); !status.ok()) return Reply(context, status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   services_->pool->Submit(
       [=, this] { reactor->Finish(ToGrpcStatus(ReadStats(*services_, started_, response))); });
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::Stats>* AdminService::WatchStats(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<v1::Stats>* AdminService::WatchStats(grpc::CallbackServerContext* context,
                                                               const v1::WatchStatsRequest* request) {
+  if (absl::Status status = Check(*context); !status.ok()) return new Refusal<v1::Stats>(status);
   const double seconds = request->has_interval_seconds() ? request->interval_seconds() : 1;
   if (!(seconds >= 0.1 && seconds <= 3600)) {
     return new Refusal<v1::Stats>(
@@ -71,19 +78,22 @@ grpc::ServerWriteReactor<v1::Stats>* AdminService::WatchStats(grpc::CallbackServ
   return sluice::WatchStats(services_, started_, absl::Seconds(seconds));
 }
 
-grpc::ServerWriteReactor<v1::DrainProgress>* AdminService::Drain(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<v1::DrainProgress>* AdminService::Drain(grpc::CallbackServerContext* context,
                                                                  const v1::DrainRequest* request) {
+  if (absl::Status status = Check(*context); !status.ok()) return new Refusal<v1::DrainProgress>(status);
   return drains_->Drain(*request);
 }
 
 grpc::ServerUnaryReactor* AdminService::Undrain(grpc::CallbackServerContext* context,
                                                 const v1::UndrainRequest* request, v1::UndrainResponse*) {
+  if (absl::Status status = Check(*context); !status.ok()) return Reply(context, status);
   return Reply(context, drains_->Undrain(*request));
 }
 
 grpc::ServerUnaryReactor* AdminService::AbortRequest(grpc::CallbackServerContext* context,
                                                      const v1::AbortRequestRequest* request,
                                                      v1::AbortRequestResponse*) {
+  if (absl::Status status = Check(*context); !status.ok()) return Reply(context, status);
   if (request->request_id().empty()) return Reply(context, BadField("request_id", "empty; name a request"));
   const auto runs = services_->runs->Named(request->request_id());
   if (runs.empty()) {
@@ -100,6 +110,7 @@ grpc::ServerUnaryReactor* AdminService::AbortRequest(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* AdminService::FlushCache(grpc::CallbackServerContext* context,
                                                    const v1::FlushCacheRequest* request,
                                                    v1::FlushCacheResponse* response) {
+  if (absl::Status status = Check(*context); !status.ok()) return Reply(context, status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   FlushCaches(*services_, *request, response,
               [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); });
@@ -109,6 +120,7 @@ grpc::ServerUnaryReactor* AdminService::FlushCache(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext* context,
                                                     const v1::SetLogLevelRequest* request,
                                                     v1::SetLogLevelResponse* response) {
+  if (absl::Status status = Check(*context); !status.ok()) return Reply(context, status);
   const auto level = std::find(std::begin(kLogLevels), std::end(kLogLevels), request->level());
   if (level == std::end(kLogLevels)) {
     return Reply(context, BadField("level", absl::StrCat("\"", request->level(), "\" is not one of ",
@@ -122,6 +134,7 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AdminService::SetDefaults(grpc::CallbackServerContext* context,
                                                     const v1::SetDefaultsRequest* request,
                                                     v1::SetDefaultsResponse* response) {
+  if (absl::Status status = Check(*context); !status.ok()) return Reply(context, status);
   if (absl::Status status = services_->defaults->Set(*request); !status.ok()) return Reply(context, status);
   const RequestDefaults now = services_->defaults->Get();
   response->set_preset(now.preset);

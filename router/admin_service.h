@@ -39,6 +39,9 @@ class AdminService final : public v1::Admin::CallbackService {
                                         v1::SetDefaultsResponse* response) override;
 
  private:
+  // Whether an operator asks.
+  absl::Status Check(const grpc::CallbackServerContext& context) const;
+
   const RunServices* const services_;
   Drains* const drains_;
   const absl::Time started_;

@@ -58,7 +58,8 @@ internal::v1::PrefillRequest PrefillRequestOf(const OpenPrefill& open, const Req
   *request.mutable_sampling() = SamplingOf(plan, choice);
   if (plan.turn.has_value()) {
     request.set_session_id(plan.turn->session_id);
-    request.set_owner(kOwner);
+    request.set_owner(plan.owner);
+    request.set_cache_salt(plan.cache_salt);
     request.set_parent_turn_id(plan.turn->parent_turn_id);
     request.set_turn_id(plan.turn->turn_id);
   }

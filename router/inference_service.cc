@@ -26,7 +26,8 @@ std::optional<absl::Duration> TimeoutOf(const grpc::CallbackServerContext& conte
 template <class Request, class Sink>
 Sink* Run(const RunServices* services, const char* method, const grpc::CallbackServerContext& context,
           const grpc::ByteBuffer& bytes, Sink* sink) {
-  std::shared_ptr<RequestRun> run = AdmitRun(services, method, sink, TimeoutOf(context));
+  std::shared_ptr<RequestRun> run =
+      AdmitRun(services, method, sink, TimeoutOf(context), AuthorizationOf(context));
   if (run == nullptr) return sink;
   sink->Attach(run);
   std::function<absl::Status(Request*)> read = [bytes = BytesOf(bytes)](Request* request) {
@@ -77,7 +78,8 @@ grpc::ServerUnaryReactor* InferenceService::AnswerText(
     return absl::OkStatus();
   };
   const auto answer = [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); };
-  if (absl::Status status = SubmitTextCall(*services_, work, answer); !status.ok()) answer(status);
+  absl::Status status = SubmitTextCall(*services_, AuthorizationOf(*context), work, answer);
+  if (!status.ok()) answer(status);
   return reactor;
 }
 

@@ -81,6 +81,9 @@ void AddFlags(CLI::App* app, Options* options) {
   app->add_flag("--reflection", options->router.reflection, "serve gRPC reflection on --listen")
       ->envname("SLUICE_REFLECTION")
       ->group("Network");
+  add("--api-keys", options->router.api_keys,
+      "file of who may ask (sluice keys writes it), read again when it changes (default: everybody may)",
+      "SLUICE_API_KEYS", "Network");
   add("--max-message", options->max_message_mb, "largest request [MB]", "SLUICE_MAX_MESSAGE", "Network")
       ->check(CLI::Range(1, 1024));
   add("--sessions-db", options->sessions_db,

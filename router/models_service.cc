@@ -16,14 +16,18 @@ grpc::ServerUnaryReactor* ModelsService::ListModels(grpc::CallbackServerContext*
                                                     const v1::ListModelsRequest*,
                                                     v1::ListModelsResponse* response) {
   *response->add_models() = DescribeModel(*model_, defaults_->Get());
+  caller->Leave();
   return Reply(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* ModelsService::GetModel(grpc::CallbackServerContext* context,
                                                   const v1::GetModelRequest* request, v1::Model* response) {
+  absl::StatusOr<Caller> caller = authenticator_->Admit(AuthorizationOf(*context));
+  if (!caller.ok()) return Reply(context, caller.status());
   if (request->id().empty()) return Reply(context, BadField("id", "empty; name a model"));
   absl::Status status = CheckModelName(*model_, request->id());
   if (status.ok()) *response = DescribeModel(*model_, defaults_->Get());
+  caller->Leave();
   return Reply(context, status);
 }
 

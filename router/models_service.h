@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "router/authenticator.h"
 #include "router/defaults.h"
 #include "router/served_model.h"
 #include "sluice/v1/models.grpc.pb.h"
@@ -14,7 +15,8 @@ v1::Model DescribeModel(const ServedModel& model, const RequestDefaults& default
 
 class ModelsService final : public v1::Models::CallbackService {
  public:
-  ModelsService(const ServedModel* model, const Defaults* defaults) : model_(model), defaults_(defaults) {}
+  ModelsService(const ServedModel* model, const Defaults* defaults, Authenticator* authenticator)
+      : model_(model), defaults_(defaults), authenticator_(authenticator) {}
 
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const v1::ListModelsRequest* request,
@@ -25,6 +27,7 @@ class ModelsService final : public v1::Models::CallbackService {
  private:
   const ServedModel* const model_;
   const Defaults* const defaults_;
+  Authenticator* const authenticator_;
 };
 
 }  // namespace sluice

@@ -22,10 +22,9 @@ using google::protobuf::UnknownFieldSet;
 
 // Declared so that a client that sets them hears of it (api.md §1).
 constexpr absl::string_view kNotServed[] = {
-    "sluice.v1.Output.prompt_logprobs",     "sluice.v1.Output.echo",
-    "sluice.v1.Output.response_format",     "sluice.v1.ChatRequest.priority",
-    "sluice.v1.CompleteRequest.priority",   "sluice.v1.ChatRequest.cache_salt",
-    "sluice.v1.CompleteRequest.cache_salt",
+    "sluice.v1.Output.prompt_logprobs",   "sluice.v1.Output.echo",
+    "sluice.v1.Output.response_format",   "sluice.v1.ChatRequest.priority",
+    "sluice.v1.CompleteRequest.priority",
 };
 
 std::string Join(absl::string_view path, absl::string_view name) {

@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kMaxMetadata = kMaxSessionMetadata;
 constexpr size_t kMaxMetadataBytes = 4096;
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxCacheSaltBytes = 128;
 
 // Fields that ChatRequest and CompleteRequest share.
 template <class Request>
@@ -25,6 +26,9 @@ absl::Status CheckShared(const ServedModel& model, const Request& request) {
   SLUICE_RETURN_IF_ERROR(CheckModelName(model, request.model()));
   if (request.request_id().size() > kMaxRequestIdBytes) {
     return BadField("request_id", absl::StrCat(request.request_id().size(), " bytes; at most 128"));
+  }
+  if (request.cache_salt().size() > kMaxCacheSaltBytes) {
+    return BadField("cache_salt", absl::StrCat(request.cache_salt().size(), " bytes; at most 128"));
   }
   return CheckMetadata(request.metadata());
 }
@@ -104,6 +108,7 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
   if (!request.stopping().ignore_eos()) plan->eos_ids = model.shape.eos_ids;
   plan->stop.assign(request.stopping().stop().begin(), request.stopping().stop().end());
   plan->measure = request.output().compression_loss();
+  plan->cache_salt = request.cache_salt();
   SLUICE_RETURN_IF_ERROR(ResolveLength(model, request.stopping(), plan));
 
   SessionCompression remembered;

@@ -21,8 +21,6 @@
 
 namespace sluice {
 
-inline constexpr char kOwner[] = "";  // sessions have no owners before there is authentication
-
 // A session as it stands when its turn is planned.
 struct SessionState {
   Session session;
@@ -40,6 +38,8 @@ struct PlannedTurn {
 
 struct RequestPlan {
   std::string request_id;  // the router's own
+  std::string owner;       // whose it is; the run's to set
+  std::string cache_salt;  // with owner: whose KV it may stand on
   std::vector<int32_t> prompt_ids;
   int turn_tokens = 0;
   internal::v1::SamplingParams sampling;  // of choice 0; the others have seeds of their own

@@ -17,8 +17,9 @@ constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(50);
 }  // namespace
 
 RequestRun::RequestRun(const RunServices* services, std::string method, ReplySink* sink,
-                       std::optional<absl::Duration> timeout)
+                       std::optional<absl::Duration> timeout, Caller caller)
     : services_(services),
+      caller_(std::move(caller)),
       record_(services, std::move(method)),
       deadline_(record_.accepted() + timeout.value_or(services->defaults->Get().timeout)),
       delivery_(sink, {services->options.max_backlog_bytes, services->options.slow_client_timeout},
@@ -44,7 +45,7 @@ void RequestRun::Plan(Planner planner) {
   absl::StatusOr<RequestPlan> plan = [&]() -> absl::StatusOr<RequestPlan> {
     SLUICE_ASSIGN_OR_RETURN(SessionRef ref, planner.check());
     if (ref.id.empty()) return planner.plan(nullptr);
-    SLUICE_ASSIGN_OR_RETURN(SessionState state, session_.Enter(ref));
+    SLUICE_ASSIGN_OR_RETURN(SessionState state, session_.Enter(caller_.owner(), ref));
     return planner.plan(&state);
   }();
   strand_.Post([self = shared_from_this(), plan = std::move(plan)]() mutable {
@@ -57,6 +58,8 @@ void RequestRun::Plan(Planner planner) {
 
 void RequestRun::Begin(RequestPlan plan) {
   plan_ = std::move(plan);
+  plan_.owner = caller_.owner();
+  caller_.SpendTokens(static_cast<int64_t>(plan_.prompt_ids.size()));
   absl::StatusOr<StopMatcher> stops = StopMatcher::Create(plan_.stop);
   if (!stops.ok()) return delivery_.Finish(stops.status());
   if (absl::Status terms = JudgeTerms(); !terms.ok()) return delivery_.Finish(terms);
@@ -212,6 +215,10 @@ void RequestRun::ClientTooSlow(const absl::Status& status) {
 
 void RequestRun::Delivered(const absl::Status& status) {
   record_.Ended(status, plan_, choices_, stage());
+  for (const auto& choice : choices_) {
+    caller_.SpendTokens(static_cast<int64_t>(choice->text().ids().size()));
+  }
+  caller_.Leave();
   record_.ShowStage(std::nullopt);
   session_.Leave();
   services_->runs->Remove(this);

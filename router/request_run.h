@@ -33,7 +33,7 @@ class RequestRun final : public std::enable_shared_from_this<RequestRun>,
   // method: the RPC's name, for metrics. sink lives until the run's Finish. timeout: the client's, if it has
   // one.
   RequestRun(const RunServices* services, std::string method, ReplySink* sink,
-             std::optional<absl::Duration> timeout);
+             std::optional<absl::Duration> timeout, Caller caller);
   ~RequestRun() override;
 
   void Start(Planner planner);
@@ -72,6 +72,7 @@ class RequestRun final : public std::enable_shared_from_this<RequestRun>,
   Strand strand_;
 
   // On the strand.
+  Caller caller_;
   RequestRecord record_;
   const absl::Time deadline_;
   Delivery delivery_;

@@ -57,25 +57,34 @@ RequestRun::Planner PlannerOf(const RunServices* services,
 }
 
 std::shared_ptr<RequestRun> AdmitRun(const RunServices* services, const char* method, ReplySink* sink,
-                                     std::optional<absl::Duration> timeout) {
-  auto run = std::make_shared<RequestRun>(services, method, sink, timeout);
-  absl::Status status = Admit(*services, run);
+                                     std::optional<absl::Duration> timeout, absl::string_view authorization) {
+  std::shared_ptr<RequestRun> run;
+  absl::StatusOr<Caller> caller = services->authenticator->Admit(authorization);
+  absl::Status status = caller.status();
+  if (status.ok()) {
+    run = std::make_shared<RequestRun>(services, method, sink, timeout, *std::move(caller));
+    status = Admit(*services, run);
+  }
   if (status.ok()) return run;
   services->metrics->requests.At(method).At(absl::StatusCodeToString(status.code())).Increment();
   sink->Finish(status);
   return nullptr;
 }
 
-absl::Status SubmitTextCall(const RunServices& services, std::function<absl::Status()> work,
+absl::Status SubmitTextCall(const RunServices& services, absl::string_view authorization,
+                            std::function<absl::Status()> work,
                             std::function<void(const absl::Status&)> answer) {
+  SLUICE_ASSIGN_OR_RETURN(Caller admitted, services.authenticator->Admit(authorization));
   std::atomic<int>& under_way = *services.text_calls;
   if (under_way.fetch_add(1) >= services.runs->capacity()) {
     --under_way;
     return QueueFull(services.runs->capacity());
   }
-  services.pool->Submit([&under_way, work = std::move(work), answer = std::move(answer)] {
+  services.pool->Submit([&under_way, caller = std::make_shared<Caller>(std::move(admitted)),
+                         work = std::move(work), answer = std::move(answer)] {
     const absl::Status status = work();
     --under_way;
+    caller->Leave();
     answer(status);
   });
   return absl::OkStatus();

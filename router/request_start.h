@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "router/request_run.h"
 #include "sluice/v1/inference.pb.h"
@@ -20,14 +21,17 @@ RequestRun::Planner PlannerOf(const RunServices* services,
 RequestRun::Planner PlannerOf(const RunServices* services,
                               std::function<absl::Status(v1::CompleteRequest*)> read);
 
-// A run that is to be attached to its sink and started. Null: the router drains or is full, which is counted
-// and was the sink's Finish.
+// A run that is to be attached to its sink and started. authorization: the header's value. Null: it lets
+// nobody in (as Authenticator::Admit says), or the router drains or is full; this is counted and was the
+// sink's Finish.
 std::shared_ptr<RequestRun> AdmitRun(const RunServices* services, const char* method, ReplySink* sink,
-                                     std::optional<absl::Duration> timeout);
+                                     std::optional<absl::Duration> timeout, absl::string_view authorization);
 
-// On the work pool: `work`, which asks no worker, and then `answer` with its status. ResourceExhausted:
-// neither, since as many are under way as requests may be in flight.
-absl::Status SubmitTextCall(const RunServices& services, std::function<absl::Status()> work,
+// On the work pool: `work`, which asks no worker, and then `answer` with its status. An error of
+// Authenticator::Admit, or ResourceExhausted since as many are under way as requests may be in flight:
+// neither.
+absl::Status SubmitTextCall(const RunServices& services, absl::string_view authorization,
+                            std::function<absl::Status()> work,
                             std::function<void(const absl::Status&)> answer);
 
 }  // namespace sluice

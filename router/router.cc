@@ -34,10 +34,11 @@ std::vector<std::string> RouterMethods() {
 }
 
 Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<SessionStore> store,
-               RouterMetrics* metrics)
+               RouterMetrics* metrics, std::unique_ptr<Authenticator> authenticator)
     : config_(config),
       model_(std::move(model)),
       store_(std::move(store)),
+      authenticator_(std::move(authenticator)),
       metrics_(metrics),
       cluster_(model_.identity, config.cluster, config.policy, &clock_),
       runs_(config.max_in_flight),
@@ -45,12 +46,14 @@ Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<Se
       pool_(config.work_threads),
       timers_(&clock_),
       sessions_(&services_),
-      models_(&model_, &defaults_),
+      models_(&model_, &defaults_, authenticator_.get()),
       registry_(&cluster_),
       drains_(&services_, &registry_, [this](bool on) { SetDraining(on); }),
       http_api_(&services_, [this] { return ready(); }) {
-  services_ = {&model_,  &clock_,  &cluster_, &channels_, store_.get(), &busy_sessions_, &runs_,     &pool_,
-               &timers_, metrics_, &stats_,   &draining_, &text_calls_, &defaults_,      config_.run};
+  services_ = {&model_,         &clock_,    &cluster_,    &channels_, store_.get(),
+               &busy_sessions_, &runs_,     &pool_,       &timers_,   metrics_,
+               &stats_,         &draining_, &text_calls_, &defaults_, authenticator_.get(),
+               config_.run};
   inference_ = std::make_unique<InferenceService>(&services_);
   admin_service_ = std::make_unique<AdminService>(&services_, &drains_);
   cluster_.SetListener({.lost = [this](const std::string& incarnation) { WorkerLost(incarnation); },
@@ -60,7 +63,12 @@ Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<Se
 absl::StatusOr<std::unique_ptr<Router>> Router::Start(const RouterConfig& config, ServedModel model,
                                                       std::unique_ptr<SessionStore> store,
                                                       RouterMetrics* metrics) {
-  auto router = std::unique_ptr<Router>(new Router(config, std::move(model), std::move(store), metrics));
+  // The clock is the same everywhere; the router's own is not there yet.
+  static const SteadyClock clock;
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Authenticator> authenticator,
+                          Authenticator::Open(config.api_keys, &clock));
+  auto router = std::unique_ptr<Router>(
+      new Router(config, std::move(model), std::move(store), metrics, std::move(authenticator)));
   SLUICE_RETURN_IF_ERROR(router->Listen());
   router->Tick();
   return router;
@@ -103,6 +111,12 @@ void Router::Tick() {
       double busy = static_cast<double>(busy_sessions_.size());
       metrics_->sessions_busy.Set(busy);
       metrics_->sessions_idle.Set(std::max(0.0, static_cast<double>(totals->sessions) - busy));
+    });
+  }
+  if (!config_.api_keys.empty() && !reloading_.exchange(true)) {
+    pool_.Submit([this] {
+      authenticator_->Reload();
+      reloading_ = false;
     });
   }
   const absl::Duration ttl = config_.run.session_ttl;

@@ -14,6 +14,7 @@
 #include "common/rpc/rpc_server.h"
 #include "common/session/session_store.h"
 #include "router/admin_service.h"
+#include "router/authenticator.h"
 #include "router/drains.h"
 #include "router/http/http_api.h"
 #include "router/http/http_server.h"
@@ -31,6 +32,7 @@ struct RouterConfig {
   std::string admin_listen = "127.0.0.1:7102";
   HttpOptions http;  // max_body_bytes follows max_message_bytes
   bool reflection = false;
+  std::string api_keys;  // file of `sluice keys`; empty: everybody may ask
   int max_in_flight = 256;
   int max_message_bytes = 16 << 20;
   int work_threads = 2;
@@ -45,7 +47,7 @@ std::vector<std::string> RouterMethods();
 
 class Router {
  public:
-  // metrics outlives the router.
+  // metrics outlives the router. Errors name the flag to change.
   static absl::StatusOr<std::unique_ptr<Router>> Start(const RouterConfig& config, ServedModel model,
                                                        std::unique_ptr<SessionStore> store,
                                                        RouterMetrics* metrics);
@@ -65,7 +67,7 @@ class Router {
 
  private:
   Router(const RouterConfig& config, ServedModel model, std::unique_ptr<SessionStore> store,
-         RouterMetrics* metrics);
+         RouterMetrics* metrics, std::unique_ptr<Authenticator> authenticator);
   absl::Status Listen();
   void Tick();  // leases, gauges, expired sessions; plans the next one
   void WorkersChanged();
@@ -76,6 +78,7 @@ class Router {
   const SteadyClock clock_;
   const ServedModel model_;
   const std::unique_ptr<SessionStore> store_;
+  const std::unique_ptr<Authenticator> authenticator_;
   RouterMetrics* const metrics_;
   Cluster cluster_;
   WorkerChannels channels_;
@@ -88,6 +91,7 @@ class Router {
   std::atomic<bool> stopped_{false};
   std::atomic<bool> counting_{false};              // sessions, on the pool
   std::atomic<bool> expiring_{false};              // likewise
+  std::atomic<bool> reloading_{false};             // keys; likewise
   absl::Time next_expiry_ = absl::InfinitePast();  // Tick's
   Mutex ready_mu_;
   bool ready_ ABSL_GUARDED_BY(ready_mu_) = false;

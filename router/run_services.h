@@ -15,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/metrics/router_metrics.h"
 #include "common/session/session_store.h"
+#include "router/authenticator.h"
 #include "router/cluster.h"
 #include "router/defaults.h"
 #include "router/served_model.h"
@@ -130,6 +131,7 @@ struct RunServices {
   std::atomic<bool>* draining;
   std::atomic<int>* text_calls;  // under way
   Defaults* defaults;
+  Authenticator* authenticator;
   RunOptions options;
 };
 

@@ -22,10 +22,10 @@ Turn FinishedTurn(const RequestPlan& plan, const TokenText& text, v1::FinishReas
   return turn;
 }
 
-absl::StatusOr<SessionState> SessionTurn::Enter(const SessionRef& ref) {
+absl::StatusOr<SessionState> SessionTurn::Enter(const std::string& owner, const SessionRef& ref) {
   SessionState state;
-  SLUICE_ASSIGN_OR_RETURN(state.session, services_->store->Get(kOwner, ref.id));
-  SLUICE_RETURN_IF_ERROR(NameQuota(services_->store->CheckRoom(kOwner)));
+  SLUICE_ASSIGN_OR_RETURN(state.session, services_->store->Get(owner, ref.id));
+  SLUICE_RETURN_IF_ERROR(NameQuota(services_->store->CheckRoom(owner)));
   if (!services_->busy_sessions->Enter(ref.id)) {
     return WithReason(
         absl::AbortedError("session_turn.session_id: another turn of this session is running; wait for "
@@ -34,7 +34,7 @@ absl::StatusOr<SessionState> SessionTurn::Enter(const SessionRef& ref) {
   }
   entered_ = ref.id;
   // Again, now that no other turn can commit.
-  SLUICE_ASSIGN_OR_RETURN(state.session, services_->store->Get(kOwner, ref.id));
+  SLUICE_ASSIGN_OR_RETURN(state.session, services_->store->Get(owner, ref.id));
   const std::string& head = state.session.head_turn_id;
   if (ref.parent_turn_id.has_value() && *ref.parent_turn_id != head) {
     return WithReason(

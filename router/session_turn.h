@@ -27,9 +27,9 @@ class SessionTurn {
  public:
   explicit SessionTurn(const RunServices* services) : services_(services) {}
 
-  // The session as it stands, which no other turn changes before Leave. Aborted: another turn of it runs, or
-  // the parent is not its head. ResourceExhausted: its owner's sessions are full.
-  absl::StatusOr<SessionState> Enter(const SessionRef& ref);
+  // A session of `owner` as it stands, which no other turn changes before Leave. Aborted: another turn of it
+  // runs, or the parent is not its head. ResourceExhausted: its owner's sessions are full.
+  absl::StatusOr<SessionState> Enter(const std::string& owner, const SessionRef& ref);
   void Leave();
 
   // Unless another turn has stored another home meanwhile.

@@ -1,5 +1,6 @@
 #include "router/sessions_service.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,8 +54,17 @@ absl::Status TurnRunning() {
 template <class Work>
 grpc::ServerUnaryReactor* SessionsService::OnPool(grpc::CallbackServerContext* context, Work work) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<Caller> admitted = services_->authenticator->Admit(AuthorizationOf(*context));
+  if (!admitted.ok()) {
+    reactor->Finish(ToGrpcStatus(admitted.status()));
+    return reactor;
+  }
   services_->pool->Submit(
-      [reactor, work = std::move(work)]() mutable { reactor->Finish(ToGrpcStatus(work())); });
+      [reactor, caller = std::make_shared<Caller>(*std::move(admitted)), work = std::move(work)]() mutable {
+        const absl::Status status = work(caller->owner());
+        caller->Leave();
+        reactor->Finish(ToGrpcStatus(status));
+      });
   return reactor;
 }
 
@@ -77,11 +87,11 @@ v1::Session SessionsService::ToProto(const Session& session) const {
 grpc::ServerUnaryReactor* SessionsService::CreateSession(grpc::CallbackServerContext* context,
                                                          const v1::CreateSessionRequest* request,
                                                          v1::Session* response) {
-  return OnPool(context, [=, this]() -> absl::Status {
+  return OnPool(context, [=, this](const std::string& owner) -> absl::Status {
     SLUICE_RETURN_IF_ERROR(CheckModelName(*services_->model, request->model()));
     SLUICE_RETURN_IF_ERROR(CheckMetadata(request->metadata()));
     NewSession session;
-    session.owner = kOwner;
+    session.owner = owner;
     session.model = services_->model->name;
     session.metadata = {request->metadata().begin(), request->metadata().end()};
     session.created_unix_ms = NowMillis();
@@ -94,7 +104,7 @@ grpc::ServerUnaryReactor* SessionsService::CreateSession(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* SessionsService::ListSessions(grpc::CallbackServerContext* context,
                                                         const v1::ListSessionsRequest* request,
                                                         v1::ListSessionsResponse* response) {
-  return OnPool(context, [=, this]() -> absl::Status {
+  return OnPool(context, [=, this](const std::string& owner) -> absl::Status {
     if (request->page_size() < 0 || request->page_size() > kMaxSessionPage) {
       return BadField("page_size",
                       absl::StrCat(request->page_size(), " is not in [0, ", kMaxSessionPage, "]"));
@@ -104,7 +114,7 @@ grpc::ServerUnaryReactor* SessionsService::ListSessions(grpc::CallbackServerCont
       return BadField("page_token", "not one that ListSessions returned; leave it empty to start");
     }
     SLUICE_ASSIGN_OR_RETURN(SessionPage page,
-                            services_->store->List(kOwner, request->page_token(), page_size));
+                            services_->store->List(owner, request->page_token(), page_size));
     for (const Session& session : page.sessions) *response->add_sessions() = ToProto(session);
     response->set_next_page_token(page.next_page_token);
     return absl::OkStatus();
@@ -114,9 +124,9 @@ grpc::ServerUnaryReactor* SessionsService::ListSessions(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* SessionsService::GetSession(grpc::CallbackServerContext* context,
                                                       const v1::GetSessionRequest* request,
                                                       v1::GetSessionResponse* response) {
-  return OnPool(context, [=, this]() -> absl::Status {
+  return OnPool(context, [=, this](const std::string& owner) -> absl::Status {
     SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
-    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(kOwner, request->session_id()));
+    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(owner, request->session_id()));
     std::vector<Turn> path;
     if (!session.head_turn_id.empty()) {
       SLUICE_ASSIGN_OR_RETURN(path, services_->store->Path(session.id, session.head_turn_id));
@@ -130,12 +140,12 @@ grpc::ServerUnaryReactor* SessionsService::GetSession(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* SessionsService::DeleteSession(grpc::CallbackServerContext* context,
                                                          const v1::DeleteSessionRequest* request,
                                                          v1::DeleteSessionResponse* response) {
-  return OnPool(context, [=, this]() -> absl::Status {
+  return OnPool(context, [=, this](const std::string& owner) -> absl::Status {
     SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
-    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(kOwner, request->session_id()));
+    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(owner, request->session_id()));
     const HistoryRelease history(*services_, session);
     SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> dropped,
-                            services_->store->Delete(kOwner, request->session_id()));
+                            services_->store->Delete(owner, request->session_id()));
     history.Release(dropped);
     return absl::OkStatus();
   });
@@ -144,10 +154,10 @@ grpc::ServerUnaryReactor* SessionsService::DeleteSession(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* SessionsService::ForkSession(grpc::CallbackServerContext* context,
                                                        const v1::ForkSessionRequest* request,
                                                        v1::Session* response) {
-  return OnPool(context, [=, this]() -> absl::Status {
+  return OnPool(context, [=, this](const std::string& owner) -> absl::Status {
     SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
     absl::StatusOr<Session> fork =
-        services_->store->Fork(kOwner, request->session_id(), request->turn_id(), NowMillis());
+        services_->store->Fork(owner, request->session_id(), request->turn_id(), NowMillis());
     if (fork.ok()) *response = ToProto(*fork);
     return NameQuota(fork.status());
   });
@@ -156,18 +166,18 @@ grpc::ServerUnaryReactor* SessionsService::ForkSession(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* SessionsService::TruncateSession(grpc::CallbackServerContext* context,
                                                            const v1::TruncateSessionRequest* request,
                                                            v1::Session* response) {
-  return OnPool(context, [=, this]() -> absl::Status {
+  return OnPool(context, [=, this](const std::string& owner) -> absl::Status {
     SLUICE_RETURN_IF_ERROR(NeedId(request->session_id()));
     if (request->turn_id().empty()) {
       return BadField("turn_id", "empty; name the last turn that stays, or delete the session");
     }
-    SLUICE_RETURN_IF_ERROR(services_->store->Get(kOwner, request->session_id()).status());
+    SLUICE_RETURN_IF_ERROR(services_->store->Get(owner, request->session_id()).status());
     const std::optional<BusySession> busy =
         BusySession::Enter(services_->busy_sessions, request->session_id());
     if (!busy.has_value()) return TurnRunning();
-    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(kOwner, request->session_id()));
+    SLUICE_ASSIGN_OR_RETURN(Session session, services_->store->Get(owner, request->session_id()));
     const HistoryRelease history(*services_, session);
-    SLUICE_ASSIGN_OR_RETURN(Truncated cut, services_->store->Truncate(kOwner, request->session_id(),
+    SLUICE_ASSIGN_OR_RETURN(Truncated cut, services_->store->Truncate(owner, request->session_id(),
                                                                       request->turn_id(), NowMillis()));
     history.Release(cut.dropped_turn_ids);
     *response = ToProto(cut.session);

@@ -33,7 +33,7 @@ class SessionsService final : public v1::Sessions::CallbackService {
                                             v1::Session* response) override;
 
  private:
-  // Runs `work` on the pool and finishes with its status.
+  // Runs `work` on the pool, with the owner whose call it is, and finishes with its status.
   template <class Work>
   grpc::ServerUnaryReactor* OnPool(grpc::CallbackServerContext* context, Work work);
   v1::Session ToProto(const Session& session) const;
