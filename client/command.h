@@ -30,5 +30,6 @@ Command AddMethods(CLI::App* parent);
 Command AddTop(CLI::App* parent);
 Command AddWorkers(CLI::App* parent);
 Command AddDoctor(CLI::App* parent);
+Command AddKeys(CLI::App* parent);
 
 }  // namespace sluice

@@ -3,27 +3,32 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <future>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/api_key.h"
 #include "client/real_range.h"
 #include "common/base/status.h"
+#include "common/rpc/certificate.h"
 
 namespace sluice {
 namespace {
 
 constexpr int kMaxReplyBytes = 64 << 20;  // a session's whole text
 constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
+constexpr absl::Duration kProbe = absl::Seconds(2);
 constexpr char kServing = 1;  // HealthCheckResponse.ServingStatus
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Tls* tls,
+                                           const std::string& api_key) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
   // A router that has just started is found at once.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return OpenChannel(address, tls, std::move(arguments), SendsKey(api_key));
 }
 
 // Debian ships no health.pb.h. The request is `string service = 1`, the reply `ServingStatus status = 1`: two
@@ -45,12 +50,30 @@ bool IsServing(const grpc::ByteBuffer& reply) {
 
 }  // namespace
 
+void AddCredentialFlags(CLI::App* app, Credentials* credentials) {
+  static constexpr char kGroup[] = "Credentials";
+  const auto file = [app](const char* flag, TlsFile* out, const char* help, const char* env) {
+    out->flag = flag;
+    AddOptionalFlag(app, flag, out->path, help, env, kGroup);
+  };
+  file("--tls-ca", &credentials->tls.ca,
+       "TLS, with a router whose certificate is of this CA, PEM; \"system\": of one this machine trusts",
+       "SLUICE_TLS_CA");
+  file("--tls-cert", &credentials->tls.cert, "own certificate, for a router that asks for one, PEM",
+       "SLUICE_CLIENT_TLS_CERT");
+  file("--tls-key", &credentials->tls.key, "its key, PEM", "SLUICE_CLIENT_TLS_KEY");
+  AddOptionalFlag(app, "--api-key", credentials->api_key,
+                  "key of a router that asks for one; others see it here: rather set SLUICE_API_KEY",
+                  "SLUICE_API_KEY", kGroup);
+}
+
 void AddConnectionFlags(CLI::App* app, ConnectionOptions* options) {
   AddFlag(app, "--router", options->router, "router's public address, host:port", "SLUICE_ROUTER",
           "Connection");
   AddFlag(app, "--timeout", options->timeout_seconds, "deadline of each call [seconds]", "SLUICE_TIMEOUT",
           "Connection")
       ->check(RealRange(0.001, 1e6));
+  AddCredentialFlags(app, &options->credentials);
 }
 
 absl::Status CheckAddress(const std::string& address, absl::string_view flag) {
@@ -66,23 +89,29 @@ absl::Status CheckAddress(const std::string& address, absl::string_view flag) {
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const std::string& address,
                                                              absl::string_view flag, absl::Duration timeout,
-                                                             Interrupts* interrupts) {
+                                                             Interrupts* interrupts,
+                                                             const Credentials& credentials) {
   SLUICE_RETURN_IF_ERROR(CheckAddress(address, flag));
-  return std::unique_ptr<Connection>(new Connection(address, flag, timeout, interrupts));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<Tls> tls, Tls::Open(credentials.tls, TlsUse::kClient));
+  return std::unique_ptr<Connection>(
+      new Connection(address, flag, timeout, interrupts, std::move(tls), credentials));
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOptions& options,
                                                              Interrupts* interrupts) {
-  return Open(options.router, "--router", absl::Seconds(options.timeout_seconds), interrupts);
+  return Open(options.router, "--router", absl::Seconds(options.timeout_seconds), interrupts,
+              options.credentials);
 }
 
 Connection::Connection(const std::string& address, absl::string_view flag, absl::Duration timeout,
-                       Interrupts* interrupts)
+                       Interrupts* interrupts, std::shared_ptr<Tls> tls, const Credentials& credentials)
     : address_(address),
       flag_(flag),
       timeout_(timeout),
       interrupts_(interrupts),
-      channel_(MakeChannel(address)) {}
+      tls_files_(credentials.tls),
+      tls_(std::move(tls)),
+      channel_(MakeChannel(address, tls_.get(), credentials.api_key)) {}
 
 void Connection::SetDeadline(grpc::ClientContext* context) const {
   context->set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
@@ -90,7 +119,19 @@ void Connection::SetDeadline(grpc::ClientContext* context) const {
 
 absl::Status Connection::Result(const grpc::Status& status, int signal) const {
   if (!status.ok() && signal != 0) return Interrupted();
-  return FromServer(FromGrpcStatus(status), address_, flag_, MadeByPeer(status));
+  const bool answered = MadeByPeer(status);
+  absl::Status own = FromGrpcStatus(status);
+  if (!answered && absl::IsUnavailable(own)) own = Explain(std::move(own));
+  return FromServer(std::move(own), address_, flag_, answered);
+}
+
+absl::Status Connection::Explain(absl::Status status) const {
+  if (tls_ != nullptr) {
+    const absl::Status probe = ProbeTls(address_, tls_files_, "", kProbe);
+    return absl::IsUnauthenticated(probe) || absl::IsFailedPrecondition(probe) ? probe : status;
+  }
+  if (!SpeaksTls(address_, kProbe)) return status;
+  return absl::FailedPreconditionError("the router speaks TLS: name its CA with --tls-ca");
 }
 
 absl::StatusOr<bool> Connection::Serving(const std::string& service, absl::Duration timeout) const {

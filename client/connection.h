@@ -15,13 +15,24 @@
 #include "client/flags.h"
 #include "client/interrupts.h"
 #include "common/rpc/status_codec.h"
+#include "common/rpc/tls.h"
 
 namespace sluice {
+
+// What a router may ask of its clients.
+struct Credentials {
+  TlsFiles tls;
+  std::string api_key;
+};
+// --tls-ca, --tls-cert, --tls-key, --api-key
+void AddCredentialFlags(CLI::App* app, Credentials* credentials);
 
 struct ConnectionOptions {
   std::string router = "127.0.0.1:7100";
   double timeout_seconds = 600;
+  Credentials credentials;
 };
+// And those of AddCredentialFlags.
 void AddConnectionFlags(CLI::App* app, ConnectionOptions* options);
 
 // host:port with a port from 1 to 65535; InvalidArgument names `flag`.
@@ -32,7 +43,8 @@ class Connection {
   // address: host:port; flag: the option that names it. interrupts: outlives the connection; null: signals
   // keep their own meaning.
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const std::string& address, absl::string_view flag,
-                                                          absl::Duration timeout, Interrupts* interrupts);
+                                                          absl::Duration timeout, Interrupts* interrupts,
+                                                          const Credentials& credentials = {});
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const ConnectionOptions& options,
                                                           Interrupts* interrupts);
 
@@ -62,12 +74,16 @@ class Connection {
 
  private:
   Connection(const std::string& address, absl::string_view flag, absl::Duration timeout,
-             Interrupts* interrupts);
+             Interrupts* interrupts, std::shared_ptr<Tls> tls, const Credentials& credentials);
+  // What gRPC does not tell of a connection that failed.
+  absl::Status Explain(absl::Status status) const;
 
   const std::string address_;
   const std::string flag_;
   const absl::Duration timeout_;
   Interrupts* const interrupts_;
+  const TlsFiles tls_files_;
+  const std::shared_ptr<Tls> tls_;  // null: none
   const std::shared_ptr<grpc::Channel> channel_;
 };
 

@@ -17,6 +17,8 @@
 #include "absl/strings/str_join.h"
 #include "client/command.h"
 #include "client/connection.h"
+#include "client/doctor_report.h"
+#include "client/doctor_security.h"
 #include "client/up_plan.h"
 #include "common/base/status.h"
 #include "common/model/model_dir.h"
@@ -31,27 +33,8 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(3);
 constexpr uint64_t kLittleMemoryMb = 2048;
 
 struct Options {
-  std::string model, router, admin;
-};
-
-enum Level { kOk, kWarn, kFail };
-
-class Report {
- public:
-  explicit Report(const Console& console) : console_(console) {}
-  // fix: what to do; empty where all is well.
-  void Line(Level level, absl::string_view what, absl::string_view finding, absl::string_view fix = "") {
-    constexpr const char* kNames[] = {"ok  ", "warn", "fail"};
-    *console_.out << kNames[level] << "  " << what << ": " << TextFor(console_, finding);
-    if (!fix.empty()) *console_.out << "; " << fix;
-    *console_.out << std::endl;
-    failed_ |= level == kFail;
-  }
-  bool failed() const { return failed_; }
-
- private:
-  const Console& console_;
-  bool failed_ = false;
+  std::string model, router, admin, admin_key;
+  Credentials credentials;
 };
 
 // The text after "key ... :" of a file like /proc/cpuinfo, or empty.
@@ -149,18 +132,22 @@ void CheckPorts(int base, bool router_serves, Report* report) {
   }
 }
 
-absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const std::string& address) {
+absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const std::string& address, const Options& options) {
+  Credentials credentials = options.credentials;
+  credentials.api_key = options.admin_key;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection,
-                          Connection::Open(address, "--admin", kCallTimeout, nullptr));
+                          Connection::Open(address, "--admin", kCallTimeout, nullptr, credentials));
   std::unique_ptr<v1::Admin::Stub> stub = v1::Admin::NewStub(connection->channel());
   return connection->Call(&v1::Admin::Stub::ListWorkers, stub.get(), v1::ListWorkersRequest());
 }
 
-void CheckWorkers(const std::string& address, Report* report) {
-  absl::StatusOr<v1::ListWorkersResponse> reply = ListWorkers(address);
+void CheckWorkers(const std::string& address, const Options& options, Report* report) {
+  absl::StatusOr<v1::ListWorkersResponse> reply = ListWorkers(address, options);
   if (!reply.ok()) {
-    report->Line(kWarn, "workers", absl::StrCat(address, ": ", reply.status().message()),
-                 "--admin names the router's admin port");
+    const bool key = absl::IsUnauthenticated(reply.status()) || absl::IsPermissionDenied(reply.status());
+    report->Line(
+        kWarn, "workers", absl::StrCat(address, ": ", reply.status().message()),
+        key ? "name an operator's key with SLUICE_ADMIN_KEY" : "--admin names the router's admin port");
     return;
   }
   for (const char* role : {"prefill", "decode"}) {
@@ -199,8 +186,9 @@ void CheckModels(const Connection& connection, Report* report) {
 
 // router_named: somebody asked for this very router, so its absence is a failure.
 absl::Status CheckRouter(const Options& options, bool router_named, Report* report) {
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection,
-                          Connection::Open(options.router, "--router", kCallTimeout, nullptr));
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Connection> connection,
+      Connection::Open(options.router, "--router", kCallTimeout, nullptr, options.credentials));
   absl::StatusOr<bool> serving = connection->Serving("sluice.v1.Inference", kCallTimeout);
   const size_t colon = options.router.rfind(':');
   const std::string host = options.router.substr(0, colon);
@@ -208,6 +196,11 @@ absl::Status CheckRouter(const Options& options, bool router_named, Report* repo
   if (!absl::SimpleAtoi(options.router.substr(colon + 1), &port)) port = kDefaultPortBase;
   if (host == kUpHost && port + kUpPorts <= 65536) CheckPorts(port, serving.ok(), report);
   if (!serving.ok()) {
+    if (absl::IsUnauthenticated(serving.status()) || absl::IsFailedPrecondition(serving.status())) {
+      report->Line(kFail, "router", serving.status().message(),
+                   "change --tls-ca, or the router's --tls-cert");
+      return absl::OkStatus();
+    }
     report->Line(router_named ? kFail : kWarn, "router",
                  absl::StrCat("nobody answers at ", options.router, " (", serving.status().message(), ")"),
                  "start one with sluice up, or change --router");
@@ -219,8 +212,11 @@ absl::Status CheckRouter(const Options& options, bool router_named, Report* repo
     report->Line(kFail, "router", absl::StrCat(options.router, " answers and is not ready"),
                  "it needs a prefill and a decode worker");
   }
-  CheckWorkers(options.admin.empty() ? absl::StrCat(host, ":", port + kRouterAdmin) : options.admin, report);
+  const std::string admin =
+      options.admin.empty() ? absl::StrCat(host, ":", port + kRouterAdmin) : options.admin;
+  CheckWorkers(admin, options, report);
   CheckModels(*connection, report);
+  CheckSecurity(options.router, options.credentials, report);
   return absl::OkStatus();
 }
 
@@ -237,6 +233,10 @@ Command AddDoctor(CLI::App* parent) {
                                 "SLUICE_ROUTER", "Checks");
   AddOptionalFlag(app, "--admin", options->admin,
                   "router's admin address (default: two ports above --router)", "SLUICE_ADMIN", "Checks");
+  AddOptionalFlag(app, "--admin-key", options->admin_key,
+                  "an operator's key; others see it here: rather set SLUICE_ADMIN_KEY", "SLUICE_ADMIN_KEY",
+                  "Credentials");
+  AddCredentialFlags(app, &options->credentials);
   app->footer(
       "Each line is ok, warn or fail, and says what to do; any fail makes the exit code 1.\n"
       "Example:\n  sluice doctor --model models/needle-14m");

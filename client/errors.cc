@@ -52,9 +52,13 @@ std::string HintOf(const absl::Status& status, const std::string& reason) {
       if (absl::StrContains(status.message(), "larger than max"))
         return "the text is too large for one message: shorten the document (--file), or raise the router's "
                "--max-message";
+      if (reason == "RATE_LIMIT") return "the key is at its limit: ask again then, or have it raised";
       return "the server is busy: try again later";
     case absl::StatusCode::kAborted:
       return "another client changed this session: sluice sessions show tells its turns; or fork it";
+    case absl::StatusCode::kUnauthenticated:
+      if (status.GetPayload(kAnsweredPayload).has_value()) return "name a key: --api-key, or SLUICE_API_KEY";
+      return "look at --tls-ca, --tls-cert and the router's --tls-cert; sluice doctor looks closer";
     case absl::StatusCode::kNotFound:
       return "sluice sessions list and sluice doctor tell the sessions and models that exist";
     case absl::StatusCode::kUnimplemented:

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/random_id.h"
 #include "common/handoff/result.h"
+#include "common/rpc/certificate_expiry.h"
 #include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/stop_signals.h"
@@ -34,9 +35,11 @@ absl::Status Serve(Options options) {
   std::optional<StopsAtOnce> at_once(std::in_place, "decode stopped while it started", 0);
   if (options.worker.name.empty()) options.worker.name = absl::StrCat("decode-", getpid());
   SLUICE_RETURN_IF_ERROR(NameModel(&options.worker));
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<Tls> tls, OpenInternalTls(options.worker.tls));
   MetricsRegistry registry({"decode", options.worker.model_name, SLUICE_VERSION});
   DecodeMetrics metrics(&registry);
   KvTransferMetrics transfer_metrics(&registry, FailureReasonNames());
+  const CertificateExpiry expiry(&registry, "internal", tls);
   SLUICE_ASSIGN_OR_RETURN(int metrics_port,
                           registry.Serve(options.worker.metrics_listen, "--metrics-listen"));
   spdlog::info("metrics port={}", metrics_port);
@@ -85,7 +88,8 @@ absl::Status Serve(Options options) {
   GenerateService generate(&table, &receive_loop, &clock);
   HandoffService handoff(&receive_loop);
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
-                          RpcServer::Start({options.worker.listen, "--listen"}, {&generate, &handoff}));
+                          RpcServer::Start({.address = options.worker.listen, .flag = "--listen", .tls = tls},
+                                           {&generate, &handoff}));
 
   at_once.reset();  // from here on there may be requests
   internal::v1::WorkerReport report;
@@ -94,15 +98,18 @@ absl::Status Serve(Options options) {
   report.set_address(DialAddress(options.worker, server->port()));
   report.set_incarnation(incarnation);
   *report.mutable_model() = loaded.identity;
-  RouterLinks routers(options.worker.routers, report, [&] {
-    internal::v1::WorkerLoad load;
-    load.set_running(decode_loop.running());
-    load.set_queued(table.size() - decode_loop.running());
-    load.set_kv_pages_free(cache->pages().free);
-    load.set_kv_pages_total(cache->pages().total);
-    load.set_ready(true);
-    return load;
-  });
+  RouterLinks routers(
+      options.worker.routers, report,
+      [&] {
+        internal::v1::WorkerLoad load;
+        load.set_running(decode_loop.running());
+        load.set_queued(table.size() - decode_loop.running());
+        load.set_kv_pages_free(cache->pages().free);
+        load.set_kv_pages_total(cache->pages().total);
+        load.set_ready(true);
+        return load;
+      },
+      nullptr, tls);
   metrics.ready.Set(1);
   server->SetServing("sluice.internal.v1.DecodeWorker", true);
   spdlog::info("decode ready name={} address={} router={} pages={}", options.worker.name, report.address(),

@@ -14,6 +14,7 @@
 #include "common/compression/compression_spec.h"
 #include "common/engine/warm_up.h"
 #include "common/handoff/result.h"
+#include "common/rpc/certificate_expiry.h"
 #include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
 #include "common/rpc/stop_signals.h"
@@ -60,9 +61,11 @@ absl::Status Serve(Options options) {
   labels.algorithms = MethodNames();
   labels.transports = TransportNames();
   SLUICE_RETURN_IF_ERROR(NameModel(&options.worker));
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<Tls> tls, OpenInternalTls(options.worker.tls));
   MetricsRegistry registry({"prefill", options.worker.model_name, SLUICE_VERSION});
   PrefillMetrics metrics(&registry, labels);
   KvTransferMetrics transfer_metrics(&registry, FailureReasonNames());
+  const CertificateExpiry expiry(&registry, "internal", tls);
   SLUICE_ASSIGN_OR_RETURN(int metrics_port,
                           registry.Serve(options.worker.metrics_listen, "--metrics-listen"));
   spdlog::info("metrics port={}", metrics_port);
@@ -95,7 +98,7 @@ absl::Status Serve(Options options) {
   if (transport->two_sided()) sender.handshake_timeout = kCommunicatorTimeout;
   sender.min_bytes_per_second = options.min_transport_mb * 1e6;
   absl::StatusOr<std::unique_ptr<SendLoop>> send_loop = SendLoop::Create(
-      sender, std::move(transport), loaded.group->rank(0), &clock, &metrics, &transfer_metrics);
+      sender, std::move(transport), loaded.group->rank(0), &clock, &metrics, &transfer_metrics, tls);
   if (!send_loop.ok()) {
     return absl::Status(
         send_loop.status().code(),
@@ -107,8 +110,9 @@ absl::Status Serve(Options options) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Shadow> shadow, MakeShadow(options, model, &clock, &metrics));
   PrefillLoop prefill_loop(&model, send_loop->get(), options.loop, &clock, &metrics, std::move(shadow));
   PrefillService service(&model, &prefill_loop, send_loop->get(), &clock);
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<RpcServer> server,
-                          RpcServer::Start({options.worker.listen, "--listen"}, {&service}));
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<RpcServer> server,
+      RpcServer::Start({.address = options.worker.listen, .flag = "--listen", .tls = tls}, {&service}));
 
   at_once.reset();  // from here on there may be requests
   internal::v1::WorkerReport report;
@@ -131,8 +135,9 @@ absl::Status Serve(Options options) {
     load.set_ready(ready);
     return load;
   };
-  RouterLinks routers(options.worker.routers, report, load_now,
-                      [&](std::vector<std::string> decodes) { (*send_loop)->Know(std::move(decodes)); });
+  RouterLinks routers(
+      options.worker.routers, report, load_now,
+      [&](std::vector<std::string> decodes) { (*send_loop)->Know(std::move(decodes)); }, tls);
   metrics.ready.Set(1);
   server->SetServing("sluice.internal.v1.PrefillWorker", true);
   spdlog::info("prefill ready name={} address={} router={}", options.worker.name, report.address(),

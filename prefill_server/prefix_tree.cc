@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -106,9 +107,8 @@ TensorView PrefixTree::BlockView(const Block& block, int rank, LayerId layer, in
 }
 
 std::string PartitionOf(absl::string_view owner, absl::string_view cache_salt) {
-  std::string partition(owner);
-  if (!cache_salt.empty()) partition.append(1, kSaltFollows).append(cache_salt);
-  return partition;
+  if (cache_salt.empty()) return std::string(owner);
+  return absl::StrCat(owner, absl::string_view(&kSaltFollows, 1), cache_salt);
 }
 
 PrefixTree::Node* PrefixTree::Root(absl::string_view partition) {

@@ -26,7 +26,8 @@ class DialReactor;
 // The loop's end of a dialled stream; shares it with gRPC.
 class DialledStream final : public HandoffStream {
  public:
-  DialledStream(const std::string& address, PeerId peer, std::function<void(StreamEvent)> inbox);
+  DialledStream(const std::string& address, const Tls* tls, PeerId peer,
+                std::function<void(StreamEvent)> inbox);
   ~DialledStream() override { Close(); }
   void Send(const HandoffMessage& message) override;
   void Close() override;
@@ -43,8 +44,9 @@ class DialledStream final : public HandoffStream {
 class DialReactor final
     : public HandoffReactor<grpc::ClientBidiReactor<pb::HandoffMessage, pb::HandoffMessage>> {
  public:
-  DialReactor(const std::string& address, PeerId peer, Inbox inbox) : HandoffReactor(peer, std::move(inbox)) {
-    channel_ = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  DialReactor(const std::string& address, const Tls* tls, PeerId peer, Inbox inbox)
+      : HandoffReactor(peer, std::move(inbox)) {
+    channel_ = OpenChannel(address, tls);
     stub_ = pb::KvHandoff::NewStub(channel_);
   }
   // self: gRPC's reference, handed to the loop when the stream is done.
@@ -73,8 +75,9 @@ class DialReactor final
   std::atomic<bool> held_{true};
 };
 
-DialledStream::DialledStream(const std::string& address, PeerId peer, std::function<void(StreamEvent)> inbox)
-    : reactor_(std::make_shared<DialReactor>(address, peer, std::move(inbox))) {
+DialledStream::DialledStream(const std::string& address, const Tls* tls, PeerId peer,
+                             std::function<void(StreamEvent)> inbox)
+    : reactor_(std::make_shared<DialReactor>(address, tls, peer, std::move(inbox))) {
   reactor_->Start(reactor_);
 }
 
@@ -98,9 +101,10 @@ absl::StatusOr<std::unique_ptr<SendLoop>> SendLoop::Create(HandoffSenderOptions 
                                                            std::unique_ptr<KvTransport> transport,
                                                            Backend* backend, const Clock* clock,
                                                            PrefillMetrics* metrics,
-                                                           KvTransferMetrics* transfer_metrics) {
+                                                           KvTransferMetrics* transfer_metrics,
+                                                           std::shared_ptr<Tls> tls) {
   std::unique_ptr<SendLoop> loop(
-      new SendLoop(options, std::move(transport), backend, clock, metrics, transfer_metrics));
+      new SendLoop(options, std::move(transport), backend, clock, metrics, transfer_metrics, std::move(tls)));
   SLUICE_ASSIGN_OR_RETURN(loop->sender_,
                           HandoffSender::Create(std::move(options), loop->transport_.get(), loop.get()));
   loop->thread_ = NamedThread("transfer", [loop = loop.get()] { loop->Run(); });
@@ -109,14 +113,15 @@ absl::StatusOr<std::unique_ptr<SendLoop>> SendLoop::Create(HandoffSenderOptions 
 
 SendLoop::SendLoop(const HandoffSenderOptions& options, std::unique_ptr<KvTransport> transport,
                    Backend* backend, const Clock* clock, PrefillMetrics* metrics,
-                   KvTransferMetrics* transfer_metrics)
+                   KvTransferMetrics* transfer_metrics, std::shared_ptr<Tls> tls)
     : shape_(options.shape),
       slot_bytes_(options.slot_bytes),
       transport_(std::move(transport)),
       work_(backend, shape_),
       clock_(clock),
       metrics_(metrics),
-      transfer_metrics_(transfer_metrics) {}
+      transfer_metrics_(transfer_metrics),
+      tls_(std::move(tls)) {}
 
 SendLoop::~SendLoop() { Stop(); }
 
@@ -258,7 +263,8 @@ PeerId SendLoop::Dial(const std::string& address) {
   if (known != peer_of_.end()) return known->second;
   const PeerId peer(next_peer_++);
   auto stream = std::make_shared<DialledStream>(
-      address, peer, [inbox = inbox_](StreamEvent event) { inbox->TryPush(Event(std::move(event))); });
+      address, tls_.get(), peer,
+      [inbox = inbox_](StreamEvent event) { inbox->TryPush(Event(std::move(event))); });
   ++open_streams_;
   peers_[peer] = {address, std::move(stream)};
   peer_of_[address] = peer;

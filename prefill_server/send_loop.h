@@ -19,6 +19,7 @@
 #include "common/metrics/kv_transfer_metrics.h"
 #include "common/metrics/worker_metrics.h"
 #include "common/rpc/handoff_stream.h"
+#include "common/rpc/tls.h"
 #include "prefill_server/prefill_job.h"
 
 namespace sluice {
@@ -31,12 +32,13 @@ class SendLoop final : public SenderHost {
   // A connection that was too slow, or failed before a prompt needed it, is tried again after this.
   static constexpr absl::Duration kProbeAgain = absl::Seconds(10);
 
-  // ResourceExhausted, InvalidArgument: the send ring cannot be had.
+  // ResourceExhausted, InvalidArgument: the send ring cannot be had. tls: of hand-offs; null for none.
   static absl::StatusOr<std::unique_ptr<SendLoop>> Create(HandoffSenderOptions options,
                                                           std::unique_ptr<KvTransport> transport,
                                                           Backend* backend, const Clock* clock,
                                                           PrefillMetrics* metrics,
-                                                          KvTransferMetrics* transfer_metrics);
+                                                          KvTransferMetrics* transfer_metrics,
+                                                          std::shared_ptr<Tls> tls = nullptr);
   ~SendLoop() override;
 
   // Decode servers that prompts may be handed to: connects to those that are not connected, so that the first
@@ -59,7 +61,8 @@ class SendLoop final : public SenderHost {
 
  private:
   SendLoop(const HandoffSenderOptions& options, std::unique_ptr<KvTransport> transport, Backend* backend,
-           const Clock* clock, PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics);
+           const Clock* clock, PrefillMetrics* metrics, KvTransferMetrics* transfer_metrics,
+           std::shared_ptr<Tls> tls);
   struct Job {
     std::shared_ptr<PrefillJob> job;
     HandoffKey key;  // of the attempt under way
@@ -102,6 +105,7 @@ class SendLoop final : public SenderHost {
   const Clock* const clock_;
   PrefillMetrics* const metrics_;
   KvTransferMetrics* const transfer_metrics_;
+  const std::shared_ptr<Tls> tls_;
   std::unique_ptr<HandoffSender> sender_;
   struct Peer {
     std::string address;

@@ -13,8 +13,10 @@
 #include "common/base/file_lock.h"
 #include "common/base/status.h"
 #include "common/compression/compression_spec.h"
+#include "common/rpc/certificate_expiry.h"
 #include "common/rpc/process_flags.h"
 #include "common/rpc/stop_signals.h"
+#include "common/rpc/tls_flags.h"
 #include "common/session/memory_store.h"
 #include "common/session/postgres_store.h"
 #include "common/session/sqlite_store.h"
@@ -23,14 +25,18 @@
 namespace sluice {
 namespace {
 
+constexpr int kOtherFiles = 256;  // of workers, sessions, metrics
+
 struct Options {
   std::string model, model_name;
   RouterConfig router;
+  TlsFiles tls;
+  InternalTls internal_tls;
   std::string metrics_listen = "127.0.0.1:7103";
   std::string sessions_db = "sluice-sessions.db";
   int hsa_pays_from = kDefaultHsaPaysFrom, max_logprobs = kDefaultMaxLogprobs;
   std::string policy = RoutePolicies()[0]->name();
-  int max_message_mb = 16;
+  int max_message_mb = 16, max_buffered_mb = 1024;
   int max_sessions = SessionLimits().max_sessions_per_owner;
   int max_session_mb = static_cast<int>(SessionLimits().max_bytes_per_owner >> 20);
   double session_ttl_hours = 0;
@@ -84,6 +90,18 @@ void AddFlags(CLI::App* app, Options* options) {
   add("--api-keys", options->router.api_keys,
       "file of who may ask (sluice keys writes it), read again when it changes (default: everybody may)",
       "SLUICE_API_KEYS", "Network");
+  AddPublicTlsFlags(app, &options->tls);
+  AddInternalTlsFlags(app, &options->internal_tls);
+  add("--max-connections", options->router.connections.most, "connections of clients",
+      "SLUICE_MAX_CONNECTIONS", "Network")
+      ->check(CLI::Range(1, 1 << 20));
+  add("--max-connections-per-host", options->router.connections.most_of_a_host,
+      "connections from one address; 0: no bound of its own", "SLUICE_MAX_CONNECTIONS_PER_HOST", "Network")
+      ->check(CLI::Range(0, 1 << 20));
+  add("--max-buffered", options->max_buffered_mb,
+      "requests on their way in, over all connections; beyond it the largest are cut off [MB]",
+      "SLUICE_MAX_BUFFERED", "Network")
+      ->check(CLI::Range(16, 1 << 20));
   add("--max-message", options->max_message_mb, "largest request [MB]", "SLUICE_MAX_MESSAGE", "Network")
       ->check(CLI::Range(1, 1024));
   add("--sessions-db", options->sessions_db,
@@ -163,6 +181,16 @@ absl::StatusOr<FileLock> ClaimSessions(const std::string& db) {
                    held ? "; stop the router that has it, or give this one a file of its own" : ""));
 }
 
+// A connection takes two files.
+void FitFiles(ConnectionBounds* connections) {
+  const int files = RaiseFileLimit();
+  const int room = std::max((files - kOtherFiles) / 2, 16);
+  if (connections->most <= room) return;
+  spdlog::warn("max connections lowered from={} to={} files={}: raise the limit of open files",
+               connections->most, room, files);
+  connections->most = room;
+}
+
 absl::Status Serve(Options options) {
   std::optional<StopsAtOnce> at_once(std::in_place, "router stopped while it started", 0);
   RouterConfig& config = options.router;
@@ -171,6 +199,10 @@ absl::Status Serve(Options options) {
     return absl::InvalidArgumentError("--route-policy " + options.policy + ": not one of " + PolicyNames());
   }
   config.max_message_bytes = options.max_message_mb << 20;
+  config.max_buffered_bytes = static_cast<size_t>(options.max_buffered_mb) << 20;
+  FitFiles(&config.connections);
+  SLUICE_ASSIGN_OR_RETURN(config.tls, Tls::Open(options.tls, TlsUse::kServer));
+  SLUICE_ASSIGN_OR_RETURN(config.internal_tls, OpenInternalTls(options.internal_tls));
   config.cluster.lease = absl::Seconds(options.lease_seconds);
   config.defaults.timeout = absl::Seconds(options.timeout_seconds);
   if (options.session_ttl_hours > 0) config.run.session_ttl = absl::Hours(options.session_ttl_hours);
@@ -194,6 +226,8 @@ absl::Status Serve(Options options) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SessionStore> store, OpenStore(options));
   MetricsRegistry registry({"router", model.name, SLUICE_VERSION});
   RouterMetrics metrics(&registry, {RouterMethods(), OffCauseNames()});
+  const CertificateExpiry expiry(&registry, "public", config.tls);
+  const CertificateExpiry internal_expiry(&registry, "internal", config.internal_tls);
   SLUICE_ASSIGN_OR_RETURN(int metrics_port, registry.Serve(options.metrics_listen, "--metrics-listen"));
   std::string name = model.name;
   at_once.reset();  // from here on there may be requests

@@ -15,6 +15,8 @@ v1::Model DescribeModel(const ServedModel& model, const RequestDefaults& default
 grpc::ServerUnaryReactor* ModelsService::ListModels(grpc::CallbackServerContext* context,
                                                     const v1::ListModelsRequest*,
                                                     v1::ListModelsResponse* response) {
+  absl::StatusOr<Caller> caller = authenticator_->Admit(AuthorizationOf(*context));
+  if (!caller.ok()) return Reply(context, caller.status());
   *response->add_models() = DescribeModel(*model_, defaults_->Get());
   caller->Leave();
   return Reply(context, absl::OkStatus());

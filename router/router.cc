@@ -16,6 +16,10 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(500);
 constexpr absl::Duration kFarewell = absl::Milliseconds(200);  // for last answers to leave
 constexpr absl::Duration kLongestExpiryPause = absl::Minutes(1);
+constexpr int kPublicStreams = 1024;
+constexpr absl::Duration kHandshake = absl::Seconds(10);
+constexpr absl::Duration kMaxIdle = absl::Minutes(10);
+constexpr absl::Duration kMaxAge = absl::Hours(1);
 constexpr char kReadyService[] = "sluice.v1.Inference";
 
 void SetStates(const WorkerStateGauges& gauges, const Cluster& cluster, WorkerRole role) {
@@ -41,6 +45,7 @@ Router::Router(const RouterConfig& config, ServedModel model, std::unique_ptr<Se
       authenticator_(std::move(authenticator)),
       metrics_(metrics),
       cluster_(model_.identity, config.cluster, config.policy, &clock_),
+      channels_(config.internal_tls),
       runs_(config.max_in_flight),
       defaults_(config.defaults),
       pool_(config.work_threads),
@@ -80,12 +85,21 @@ absl::Status Router::Listen() {
   options.reflection = config_.reflection;
   options.address = config_.listen;
   options.flag = "--listen";
+  options.tls = config_.tls;
+  options.connections = config_.connections;
+  options.max_buffered_bytes = config_.max_buffered_bytes;
+  options.max_streams_per_connection = kPublicStreams;
+  options.handshake_timeout = kHandshake;
+  options.max_idle = kMaxIdle;
+  options.max_age = kMaxAge;
   SLUICE_ASSIGN_OR_RETURN(public_, RpcServer::Start(options, {inference_.get(), &sessions_, &models_}));
   public_->SetServing(kReadyService, false);
+  RpcServerOptions internal;
+  internal.address = config_.internal_listen;
+  internal.flag = "--internal-listen";
+  internal.tls = config_.internal_tls;
+  SLUICE_ASSIGN_OR_RETURN(internal_, RpcServer::Start(internal, {&registry_}));
   options.reflection = false;
-  options.address = config_.internal_listen;
-  options.flag = "--internal-listen";
-  SLUICE_ASSIGN_OR_RETURN(internal_, RpcServer::Start(options, {&registry_}));
   options.address = config_.admin_listen;
   options.flag = "--admin-listen";
   SLUICE_ASSIGN_OR_RETURN(admin_, RpcServer::Start(options, {admin_service_.get()}));

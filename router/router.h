@@ -32,7 +32,11 @@ struct RouterConfig {
   std::string admin_listen = "127.0.0.1:7102";
   HttpOptions http;  // max_body_bytes follows max_message_bytes
   bool reflection = false;
-  std::string api_keys;  // file of `sluice keys`; empty: everybody may ask
+  std::shared_ptr<Tls> tls;                     // of the public and the admin listener; null: none
+  std::shared_ptr<Tls> internal_tls;            // with workers; likewise
+  ConnectionBounds connections;                 // of the public listener
+  size_t max_buffered_bytes = size_t{1} << 30;  // of requests on their way in; likewise
+  std::string api_keys;                         // file of `sluice keys`; empty: everybody may ask
   int max_in_flight = 256;
   int max_message_bytes = 16 << 20;
   int work_threads = 2;

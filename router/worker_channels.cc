@@ -1,7 +1,6 @@
 #include "router/worker_channels.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -14,9 +13,10 @@ constexpr int kMaxReconnectMs = 1000;
 }  // namespace
 
 std::shared_ptr<grpc::Channel> WorkerChannels::To(const std::string& address) {
+  const int generation = tls_ == nullptr ? 0 : tls_->generation();
   MutexLock lock(&mu_);
-  std::shared_ptr<grpc::Channel>& channel = channels_[address];
-  if (channel == nullptr) {
+  Entry& entry = channels_[address];
+  if (entry.channel == nullptr || entry.generation != generation) {
     grpc::ChannelArguments args;
     args.SetMaxReceiveMessageSize(kMaxMessageBytes);
     args.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -25,9 +25,9 @@ std::shared_ptr<grpc::Channel> WorkerChannels::To(const std::string& address) {
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+    entry = {OpenChannel(address, tls_.get(), std::move(args)), generation};
   }
-  return channel;
+  return entry.channel;
 }
 
 void WorkerChannels::KeepOnly(const std::set<std::string>& addresses) {

@@ -121,7 +121,8 @@ absl::StatusOr<std::vector<ApiKey>> ReadApiKeys(const std::string& path) {
   std::vector<ApiKey> keys;
   std::set<std::string> ids;
   try {
-    for (const Json& entry : Json::parse(text.str()).at("keys")) {
+    const Json file = Json::parse(text.str());
+    for (const Json& entry : file.at("keys")) {
       absl::StatusOr<ApiKey> key = FromJson(entry);
       absl::Status status = key.status();
       if (status.ok() && !ids.insert(key->id).second) status = absl::InvalidArgumentError("id: there twice");

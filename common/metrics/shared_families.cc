@@ -59,4 +59,9 @@ Gauge Ready(MetricsRegistry* registry) {
   return registry->AddGauge("sluice_ready", "1 while this process takes requests.");
 }
 
+Gauge CertificateExpiryTimestampSeconds(MetricsRegistry* registry, const std::string& kind) {
+  return registry->AddGauge("sluice_certificate_expiry_timestamp_seconds",
+                            "When the own certificate expires, unix time.", {{"kind", kind}});
+}
+
 }  // namespace sluice::families

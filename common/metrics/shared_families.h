@@ -20,5 +20,7 @@ Gauge LastForwardTimestampSeconds(MetricsRegistry* registry);
 Gauge ModelLoadProgressRatio(MetricsRegistry* registry);
 Gauge ModelLoadSeconds(MetricsRegistry* registry);
 Gauge Ready(MetricsRegistry* registry);
+// kind: "public", "internal". Only where there is one.
+Gauge CertificateExpiryTimestampSeconds(MetricsRegistry* registry, const std::string& kind);
 
 }  // namespace sluice::families

@@ -15,7 +15,7 @@ constexpr absl::Duration kLook = absl::Milliseconds(20);
 }  // namespace
 
 RouterLinks::RouterLinks(const std::vector<std::string>& routers, const internal::v1::WorkerReport& identity,
-                         WorkerRegistration::LoadFn load, DecodesFn decodes)
+                         WorkerRegistration::LoadFn load, DecodesFn decodes, const std::shared_ptr<Tls>& tls)
     : load_(std::move(load)), decodes_(std::move(decodes)) {
   MutexLock lock(&mu_);
   links_.resize(routers.size());
@@ -27,7 +27,7 @@ RouterLinks::RouterLinks(const std::vector<std::string>& routers, const internal
           load.set_draining(draining_);
           return load;
         },
-        [this, i](const internal::v1::RegistryReply& reply) { Heard(i, reply); });
+        [this, i](const internal::v1::RegistryReply& reply) { Heard(i, reply); }, tls);
   }
 }
 

@@ -24,7 +24,8 @@ class RouterLinks {
   // identity: every field but load. load: every field but draining; called on any thread. decodes: may be
   // null.
   RouterLinks(const std::vector<std::string>& routers, const internal::v1::WorkerReport& identity,
-              WorkerRegistration::LoadFn load, DecodesFn decodes = nullptr);
+              WorkerRegistration::LoadFn load, DecodesFn decodes = nullptr,
+              const std::shared_ptr<Tls>& tls = nullptr);
   ~RouterLinks();
 
   bool draining() const { return draining_; }

@@ -49,6 +49,7 @@ void AddWorkerFlags(CLI::App* app, WorkerOptions* options) {
   add("--advertise", options->advertise, "host that others dial (default: the host of --listen)",
       "SLUICE_ADVERTISE", "Network");
   add("--metrics-listen", options->metrics_listen, "address of /metrics", "SLUICE_METRICS_LISTEN", "Network");
+  AddInternalTlsFlags(app, &options->tls);
   add("--stop-timeout", options->stop_seconds,
       "seconds that running requests get at shutdown, which drains first", "SLUICE_STOP_TIMEOUT", "Network")
       ->check(CLI::Range(0, 3600));

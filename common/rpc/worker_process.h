@@ -14,6 +14,7 @@
 #include "common/rpc/process_flags.h"
 #include "common/rpc/router_links.h"
 #include "common/rpc/rpc_server.h"
+#include "common/rpc/tls_flags.h"
 #include "common/transport/kv_transport.h"
 #include "kernels/backend.h"
 #include "sluice/internal/v1/worker.pb.h"
@@ -28,6 +29,7 @@ struct WorkerOptions {
   std::string listen = "127.0.0.1:0";
   std::string advertise;  // host of the address that others dial; default: the host of `listen`
   std::string metrics_listen = "127.0.0.1:0";
+  InternalTls tls;
   std::string transport = "ucx";
   std::string ucx_tls;
   std::string device = "auto";

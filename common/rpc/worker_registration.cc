@@ -125,11 +125,12 @@ class Stream final : public grpc::ClientBidiReactor<internal::v1::WorkerReport, 
 }  // namespace
 
 WorkerRegistration::WorkerRegistration(std::string router_address, internal::v1::WorkerReport identity,
-                                       LoadFn load, HeardFn heard)
+                                       LoadFn load, HeardFn heard, std::shared_ptr<Tls> tls)
     : router_address_(std::move(router_address)),
       identity_(std::move(identity)),
       load_(std::move(load)),
       heard_(std::move(heard)),
+      tls_(std::move(tls)),
       thread_("registration", [this] { Run(); }) {}
 
 WorkerRegistration::~WorkerRegistration() { Stop(); }
@@ -167,8 +168,7 @@ void WorkerRegistration::Run() {
   bool going_on = true;
   while (going_on) {
     // A channel of its own for each attempt: gRPC's backoff would add to our pause.
-    auto stub = internal::v1::WorkerRegistry::NewStub(
-        grpc::CreateChannel(router_address_, grpc::InsecureChannelCredentials()));
+    auto stub = internal::v1::WorkerRegistry::NewStub(OpenChannel(router_address_, tls_.get()));
     internal::v1::WorkerReport first = identity_;
     *first.mutable_load() = load_();
     const auto changed = [this] {

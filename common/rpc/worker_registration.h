@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/base/thread.h"
+#include "common/rpc/tls.h"
 #include "sluice/internal/v1/worker.pb.h"
 
 namespace sluice {
@@ -21,9 +22,9 @@ class WorkerRegistration {
   using LoadFn = std::function<internal::v1::WorkerLoad()>;  // called on the registration thread
   using HeardFn = std::function<void(const internal::v1::RegistryReply&)>;  // called on gRPC's, until Stop
 
-  // identity: every field but load. heard: of each reply of the router; may be null.
+  // identity: every field but load. heard: of each reply of the router; may be null. tls: null for none.
   WorkerRegistration(std::string router_address, internal::v1::WorkerReport identity, LoadFn load,
-                     HeardFn heard = nullptr);
+                     HeardFn heard = nullptr, std::shared_ptr<Tls> tls = nullptr);
   ~WorkerRegistration();
 
   // The load has changed in a way that cannot wait.
@@ -44,6 +45,7 @@ class WorkerRegistration {
   const internal::v1::WorkerReport identity_;
   const LoadFn load_;
   const HeardFn heard_;
+  const std::shared_ptr<Tls> tls_;
   Mutex mu_;
   CondVar wake_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

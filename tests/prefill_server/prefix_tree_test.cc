@@ -207,6 +207,25 @@ TEST_F(PrefixTreeTest, AForgottenTurnTakesItsBlocksDownToWhatStays) {
   EXPECT_EQ(tree.forgotten(), 6);
 }
 
+TEST_F(PrefixTreeTest, AnOwnersSaltsShareNothingAndAreForgottenTogether) {
+  PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
+  const std::vector<int32_t> ids = Ids(2 * kBlock);
+  const std::string plain = PartitionOf("a", ""), salted = PartitionOf("a", "s"),
+                    other = PartitionOf("ab", "s");
+  for (const std::string& partition : {plain, salted, other}) {
+    EXPECT_EQ(Known(&tree, ids, partition), 0);
+    Remember(&tree, ids, partition, "t");
+    EXPECT_EQ(Known(&tree, ids, partition), 2 * kBlock);
+  }
+  EXPECT_EQ(Known(&tree, ids, PartitionOf("a", "S")), 0);
+  EXPECT_EQ(Known(&tree, ids, PartitionOf("", "s")), 0);
+  EXPECT_EQ(Known(&tree, ids, "as"), 0);
+  EXPECT_EQ(tree.bytes(), 6 * block_bytes_);
+  EXPECT_EQ(tree.Forget("a", {"t"}, {{ids, 0}}), 4 * block_bytes_);
+  EXPECT_EQ(Known(&tree, ids, plain) + Known(&tree, ids, salted), 0);
+  EXPECT_EQ(Known(&tree, ids, other), 2 * kBlock);
+}
+
 TEST_F(PrefixTreeTest, ForgettingASessionLeavesWhatAnotherOneStandsOn) {
   PrefixTree tree({backend_.get()}, shape_, block_bytes_ * 16);
   const std::vector<int32_t> document = Ids(3 * kBlock);

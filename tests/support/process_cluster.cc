@@ -43,11 +43,11 @@ int Dial(int port) {
 std::string At(int port) { return absl::StrCat("127.0.0.1:", port); }
 
 // A router that has just started is found at once.
-std::shared_ptr<grpc::Channel> ChannelTo(int port) {
+std::shared_ptr<grpc::Channel> ChannelTo(int port, const Tls* tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  return grpc::CreateCustomChannel(At(port), grpc::InsecureChannelCredentials(), arguments);
+  return OpenChannel(At(port), tls, std::move(arguments));
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ absl::StatusOr<std::string> ScrapeMetrics(int port) {
   return text;
 }
 
-ProcessCluster::ProcessCluster(const Options& options) {
+ProcessCluster::ProcessCluster(const Options& options) : admin_key_(options.admin_key) {
   directory_ =
       (std::filesystem::temp_directory_path() / absl::StrCat("sluice-test-", RandomId128())).string();
   std::filesystem::create_directories(directory_);
@@ -102,11 +102,12 @@ ProcessCluster::ProcessCluster(const Options& options) {
     router.process = i == 0 ? "router" : absl::StrCat("router", i);
     const int port = FreePort(), internal = FreePort(), admin = FreePort();
     router.address = At(port);
-    router.channel = ChannelTo(port);
+    router.internal_address = At(internal);
+    router.channel = ChannelTo(port, options.tls.get());
     router.inference = v1::Inference::NewStub(router.channel);
     router.sessions = v1::Sessions::NewStub(router.channel);
     router.models = v1::Models::NewStub(router.channel);
-    router.admin = v1::Admin::NewStub(ChannelTo(admin));
+    router.admin = v1::Admin::NewStub(ChannelTo(admin, options.tls.get()));
     absl::StrAppend(&internals, i == 0 ? "" : ",", At(internal));
     add(router.process,
         {ServerPath("router"), "--listen", At(port), "--internal-listen", At(internal), "--admin-listen",
@@ -195,6 +196,7 @@ bool ProcessCluster::WaitReady(absl::Duration timeout) {
       context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
       // Between calls that fail at once nobody would drive the connection for gRPC's 5 s.
       context.set_wait_for_ready(true);
+      if (!admin_key_.empty()) context.AddMetadata("authorization", "Bearer " + admin_key_);
       v1::ListWorkersResponse workers;
       if (!router.admin->ListWorkers(&context, {}, &workers).ok()) continue;
       for (const v1::Worker& worker : workers.workers()) ready += worker.state() == "ready";

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/tls.h"
 #include "sluice/v1/admin.grpc.pb.h"
 #include "sluice/v1/inference.grpc.pb.h"
 #include "sluice/v1/models.grpc.pb.h"
@@ -40,6 +41,9 @@ class ProcessCluster {
     std::vector<std::string> prefill_flags, decode_flags;  // behind worker_flags
     std::string sessions;  // --sessions-db; empty: a file of the cluster's own
     int stop_seconds = 1;  // --stop-timeout of every process
+    // What flags of the routers ask of the clients below.
+    std::shared_ptr<Tls> tls;
+    std::string admin_key;
   };
   explicit ProcessCluster(const Options& options);
   ~ProcessCluster();  // SIGTERM, then SIGKILL
@@ -66,6 +70,8 @@ class ProcessCluster {
   v1::Admin::Stub& admin(int router = 0) { return *routers_[router].admin; }
   std::shared_ptr<grpc::Channel> channel() { return routers_[0].channel; }
   const std::string& router_address() const { return routers_[0].address; }
+  const std::string& internal_address() const { return routers_[0].internal_address; }
+  pid_t pid(const std::string& process) const { return processes_.at(process).pid; }
   std::string Logs() const;
   std::string sessions_db() const { return directory_ + "/sessions.db"; }
 
@@ -77,7 +83,7 @@ class ProcessCluster {
     int metrics_port = 0;
   };
   struct Router {
-    std::string process, address;
+    std::string process, address, internal_address;
     std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<v1::Inference::Stub> inference;
     std::unique_ptr<v1::Sessions::Stub> sessions;
@@ -85,6 +91,7 @@ class ProcessCluster {
     std::unique_ptr<v1::Admin::Stub> admin;
   };
   std::string directory_;
+  const std::string admin_key_;
   std::map<std::string, Process> processes_;
   std::vector<Router> routers_;
 };
