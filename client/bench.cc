@@ -221,6 +221,7 @@ absl::StatusOr<int> RunBench(Options options, const Console& console) {
     SLUICE_ASSIGN_OR_RETURN(target, LoadRouter(connection.get()));
   } else {
     options.openai.timeout = absl::Seconds(options.connection.timeout_seconds);
+    options.openai.api_key = options.connection.credentials.api_key;
     SLUICE_ASSIGN_OR_RETURN(target, LoadOpenAi(options.openai, &interrupts));
   }
   Bench bench(options, *target, console);
@@ -341,9 +342,6 @@ Command AddBench(CLI::App* parent) {
   add("--model", options->openai.model, "as the endpoint calls it (default: the first that it lists)",
       "OpenAI")
       ->needs(openai);
-  add("--api-key", options->openai.api_key,
-      "sent as the bearer token; others see it here: rather set SLUICE_API_KEY", "OpenAI")
-      ->envname("SLUICE_API_KEY");
   app->add_flag_callback(
          "--no-ignore-eos", [options] { options->openai.ignore_eos = false; },
          "leave ignore_eos out, which not every endpoint knows; answers may then be shorter")
