@@ -105,6 +105,7 @@ absl::Status Router::Listen() {
   SLUICE_ASSIGN_OR_RETURN(admin_, RpcServer::Start(options, {admin_service_.get()}));
   if (config_.http.listen.empty()) return absl::OkStatus();
   HttpOptions http = config_.http;
+  http.tls = config_.tls;
   http.max_body_bytes = static_cast<size_t>(config_.max_message_bytes);
   http.max_buffered_bytes = std::max(http.max_buffered_bytes, http.max_body_bytes);
   http.write_timeout = config_.run.slow_client_timeout;

@@ -34,7 +34,7 @@ struct Tls::Fetcher {
     MutexLock tls_lock(&fetcher->tls->mu_);
     if (fetcher->taken == fetcher->tls->generation_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     fetcher->taken = fetcher->tls->generation_;
-    const Pems& pems = fetcher->tls->pems_;
+    const TlsPems& pems = fetcher->tls->pems_;
     const grpc_ssl_pem_key_cert_pair pair = {pems.key.c_str(), pems.cert.c_str()};
     // gRPC insists on roots, also where no client is asked for a certificate.
     const std::string& roots = pems.ca.empty() ? pems.cert : pems.ca;
@@ -99,8 +99,8 @@ Tls::~Tls() {
   thread_.Join();
 }
 
-absl::StatusOr<Tls::Pems> Tls::Read() const {
-  Pems pems;
+absl::StatusOr<TlsPems> Tls::Read() const {
+  TlsPems pems;
   if (!files_.cert.path.empty()) {
     SLUICE_ASSIGN_OR_RETURN(pems.cert, ReadPem(files_.cert));
     SLUICE_ASSIGN_OR_RETURN(pems.key, ReadPem(files_.key));
@@ -122,7 +122,7 @@ void Tls::Reload() {
   std::vector<FileStamp> stamps = Stamps();
   if (stamps == stamps_) return;
   stamps_ = std::move(stamps);
-  absl::StatusOr<Pems> pems = Read();
+  absl::StatusOr<TlsPems> pems = Read();
   if (!pems.ok()) {
     spdlog::warn("certificates not reloaded, those of before hold error=\"{}\"",
                  std::string(pems.status().message()));
@@ -156,6 +156,11 @@ std::shared_ptr<grpc::ServerCredentials> Tls::ForServer() {
 std::shared_ptr<grpc::ChannelCredentials> Tls::ForChannel() const {
   MutexLock lock(&mu_);
   return grpc::SslCredentials({pems_.ca, pems_.key, pems_.cert});
+}
+
+TlsPems Tls::Current() const {
+  MutexLock lock(&mu_);
+  return pems_;
 }
 
 int Tls::generation() const {

@@ -34,6 +34,11 @@ struct TlsFiles {
 // ca.path that means what this machine trusts.
 inline constexpr char kSystemCa[] = "system";
 
+struct TlsPems {
+  std::string cert, key, ca;
+  absl::Time expires = absl::InfiniteFuture();  // of cert
+};
+
 enum class TlsUse {
   kServer,  // cert and key; with ca, clients must show a certificate of it
   kMutual,  // all three, at both ends
@@ -50,6 +55,7 @@ class Tls {
   std::shared_ptr<grpc::ServerCredentials> ForServer();
   std::shared_ptr<grpc::ChannelCredentials> ForChannel() const;
   const std::string& peer_name() const { return peer_name_; }
+  TlsPems Current() const;
   // Grows with every set of files taken: a channel made before holds the older ones.
   int generation() const;
 
@@ -60,14 +66,10 @@ class Tls {
   void Reload();
 
  private:
-  struct Pems {
-    std::string cert, key, ca;
-    absl::Time expires = absl::InfiniteFuture();
-  };
   struct Fetcher;
   class ServerCredentials;
   Tls(TlsFiles files, TlsUse use, std::string peer_name);
-  absl::StatusOr<Pems> Read() const;
+  absl::StatusOr<TlsPems> Read() const;
   std::vector<FileStamp> Stamps() const;
   void Run();
 
@@ -79,7 +81,7 @@ class Tls {
   std::function<void(absl::Time)> tell_ ABSL_GUARDED_BY(reload_mu_);
   mutable Mutex mu_;
   CondVar wake_;
-  Pems pems_ ABSL_GUARDED_BY(mu_);
+  TlsPems pems_ ABSL_GUARDED_BY(mu_);
   int generation_ ABSL_GUARDED_BY(mu_) = 1;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   NamedThread thread_;

@@ -12,7 +12,8 @@ void Add(CLI::App* app, const char* flag, TlsFile* file, const char* help, const
 
 void AddPublicTlsFlags(CLI::App* app, TlsFiles* files) {
   Add(app, "--tls-cert", &files->cert,
-      "certificate of --listen and --admin-listen, PEM, read again when it changes", "SLUICE_TLS_CERT");
+      "certificate of --listen, --http-listen and --admin-listen, PEM, read again when it changes",
+      "SLUICE_TLS_CERT");
   Add(app, "--tls-key", &files->key, "its key, PEM", "SLUICE_TLS_KEY");
   Add(app, "--tls-client-ca", &files->ca, "clients must show a certificate of this CA, PEM (default: none)",
       "SLUICE_TLS_CLIENT_CA");

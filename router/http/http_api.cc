@@ -52,7 +52,8 @@ void StartRun(const RunServices* services, const char* method, OpenAiEndpoint en
               absl::Status (*read)(const std::string&, Request*, OpenAiShape*)) {
   auto shape = std::make_shared<OpenAiShape>();
   auto reply = std::make_shared<HttpReply>(exchange, endpoint, shape);
-  std::shared_ptr<RequestRun> run = AdmitRun(services, method, reply.get(), std::nullopt);
+  std::shared_ptr<RequestRun> run =
+      AdmitRun(services, method, reply.get(), std::nullopt, request.authorization);
   if (run == nullptr) return;
   reply->Attach(run);
   auto came = std::make_shared<HttpRequest>(std::move(request));
@@ -111,13 +112,19 @@ void HttpApi::Health(const Exchange& exchange, HttpRequest) const {
       *services_->draining ? "the router is draining" : "no ready prefill and decode worker are here yet"));
 }
 
-void HttpApi::ListModels(const Exchange& exchange, HttpRequest) const {
+void HttpApi::ListModels(const Exchange& exchange, HttpRequest request) const {
+  absl::StatusOr<Caller> caller = services_->authenticator->Admit(request.authorization);
+  if (!caller.ok()) return exchange->Respond(ErrorResponse(OpenAiEndpoint::kNone, caller.status()));
+  caller->Leave();
   RespondJson(exchange.get(),
               {{"object", "list"},
                {"data", Json::array({ModelJson(*services_->model, services_->defaults->Get())})}});
 }
 
 void HttpApi::GetModel(const Exchange& exchange, HttpRequest request) const {
+  absl::StatusOr<Caller> caller = services_->authenticator->Admit(request.authorization);
+  if (!caller.ok()) return exchange->Respond(ErrorResponse(OpenAiEndpoint::kNone, caller.status()));
+  caller->Leave();
   const std::string id = request.path.substr(absl::string_view("/v1/models/").size());
   if (absl::Status status = CheckModelName(*services_->model, id); !status.ok()) {
     return exchange->Respond(ErrorResponse(OpenAiEndpoint::kNone, status));
@@ -135,7 +142,7 @@ void HttpApi::Complete(const Exchange& exchange, HttpRequest request) const {
                                 std::move(request), ReadCompletion);
 }
 
-void HttpApi::AnswerText(const Exchange& exchange, OpenAiEndpoint endpoint,
+void HttpApi::AnswerText(const Exchange& exchange, OpenAiEndpoint endpoint, const std::string& authorization,
                          std::function<absl::StatusOr<std::string>()> work) const {
   auto body = std::make_shared<std::string>();
   const auto keep = [body, work = std::move(work)]() -> absl::Status {
@@ -148,37 +155,41 @@ void HttpApi::AnswerText(const Exchange& exchange, OpenAiEndpoint endpoint,
     response.body = std::move(*body);
     exchange->Respond(std::move(response));
   };
-  if (absl::Status status = SubmitTextCall(*services_, keep, answer); !status.ok()) answer(status);
+  if (absl::Status status = SubmitTextCall(*services_, authorization, keep, answer); !status.ok())
+    answer(status);
 }
 
 void HttpApi::Tokenize(const Exchange& exchange, HttpRequest request) const {
   auto came = std::make_shared<HttpRequest>(std::move(request));
-  AnswerText(exchange, OpenAiEndpoint::kTokenize, [=, this]() -> absl::StatusOr<std::string> {
-    SLUICE_ASSIGN_OR_RETURN(TokenizeAsked asked, ReadTokenize(came->body));
-    Json ids;
-    if (asked.text.has_value()) {
-      SLUICE_ASSIGN_OR_RETURN(v1::TokenizeResponse answer, sluice::Tokenize(*services_->model, *asked.text));
-      ids = IdsJson(answer.ids());
-    } else {
-      SLUICE_ASSIGN_OR_RETURN(v1::RenderTemplateResponse answer,
-                              sluice::RenderTemplate(*services_->model, *asked.messages));
-      ids = IdsJson(answer.ids());
-    }
-    return Dump({{"count", ids.size()},
-                 {"max_model_len", services_->model->shape.context},
-                 {"tokens", std::move(ids)},
-                 {"token_strs", nullptr}});
-  });
+  AnswerText(exchange, OpenAiEndpoint::kTokenize, came->authorization,
+             [=, this]() -> absl::StatusOr<std::string> {
+               SLUICE_ASSIGN_OR_RETURN(TokenizeAsked asked, ReadTokenize(came->body));
+               Json ids;
+               if (asked.text.has_value()) {
+                 SLUICE_ASSIGN_OR_RETURN(v1::TokenizeResponse answer,
+                                         sluice::Tokenize(*services_->model, *asked.text));
+                 ids = IdsJson(answer.ids());
+               } else {
+                 SLUICE_ASSIGN_OR_RETURN(v1::RenderTemplateResponse answer,
+                                         sluice::RenderTemplate(*services_->model, *asked.messages));
+                 ids = IdsJson(answer.ids());
+               }
+               return Dump({{"count", ids.size()},
+                            {"max_model_len", services_->model->shape.context},
+                            {"tokens", std::move(ids)},
+                            {"token_strs", nullptr}});
+             });
 }
 
 void HttpApi::Detokenize(const Exchange& exchange, HttpRequest request) const {
   auto came = std::make_shared<HttpRequest>(std::move(request));
-  AnswerText(exchange, OpenAiEndpoint::kDetokenize, [=, this]() -> absl::StatusOr<std::string> {
-    v1::DetokenizeRequest asked;
-    SLUICE_RETURN_IF_ERROR(ReadDetokenize(came->body, &asked));
-    SLUICE_ASSIGN_OR_RETURN(v1::DetokenizeResponse answer, sluice::Detokenize(*services_->model, asked));
-    return Dump({{"prompt", answer.text()}});
-  });
+  AnswerText(
+      exchange, OpenAiEndpoint::kDetokenize, came->authorization, [=, this]() -> absl::StatusOr<std::string> {
+        v1::DetokenizeRequest asked;
+        SLUICE_RETURN_IF_ERROR(ReadDetokenize(came->body, &asked));
+        SLUICE_ASSIGN_OR_RETURN(v1::DetokenizeResponse answer, sluice::Detokenize(*services_->model, asked));
+        return Dump({{"prompt", answer.text()}});
+      });
 }
 
 }  // namespace sluice

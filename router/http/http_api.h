@@ -42,7 +42,7 @@ class HttpApi final : public HttpHandler {
   void Detokenize(const Exchange& exchange, HttpRequest request) const;
 
   // On the work pool; what `work` returns is the answer's body.
-  void AnswerText(const Exchange& exchange, OpenAiEndpoint endpoint,
+  void AnswerText(const Exchange& exchange, OpenAiEndpoint endpoint, const std::string& authorization,
                   std::function<absl::StatusOr<std::string>()> work) const;
 
   const RunServices* const services_;

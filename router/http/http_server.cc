@@ -46,6 +46,23 @@ void RaiseFileLimit(int connections) {
   }
 }
 
+// The files have been found to be good.
+std::shared_ptr<boost::asio::ssl::context> TlsContext(const TlsPems& pems) {
+  namespace ssl = boost::asio::ssl;
+  auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
+  SSL_CTX_set_min_proto_version(context->native_handle(), TLS1_2_VERSION);
+  boost::system::error_code ignored;
+  context->use_certificate_chain(boost::asio::buffer(pems.cert), ignored);
+  context->use_private_key(boost::asio::buffer(pems.key), ssl::context::pem, ignored);
+  if (!pems.ca.empty()) {
+    context->add_certificate_authority(boost::asio::buffer(pems.ca), ignored);
+    context->set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert, ignored);
+    const unsigned char name[] = "sluice";  // OpenSSL wants one where clients show certificates
+    SSL_CTX_set_session_id_context(context->native_handle(), name, sizeof(name) - 1);
+  }
+  return context;
+}
+
 void Tune(tcp::socket* socket) {
   boost::system::error_code ignored;
   socket->set_option(tcp::no_delay(true), ignored);
@@ -150,10 +167,21 @@ class HttpServer::Impl {
       if (static_cast<int>(shared_->connections.size()) >= shared_->options.max_connections) {
         return TurnAway(std::move(socket));
       }
-      connection = std::make_shared<HttpConnection>(NewTcpStream(std::move(socket)), shared_);
+      connection = std::make_shared<HttpConnection>(NewStream(std::move(socket)), shared_);
       shared_->connections.insert(connection.get());
     }
     connection->Start();
+  }
+
+  // On the acceptor's strand.
+  std::unique_ptr<HttpStream> NewStream(tcp::socket socket) {
+    const std::shared_ptr<Tls>& tls = shared_->options.tls;
+    if (tls == nullptr) return NewTcpStream(std::move(socket));
+    if (context_ == nullptr || generation_ != tls->generation()) {
+      generation_ = tls->generation();
+      context_ = TlsContext(tls->Current());
+    }
+    return NewTlsStream(std::move(socket), context_);
   }
 
   // Fits into an empty socket's buffer, so that nothing waits.
@@ -175,6 +203,8 @@ class HttpServer::Impl {
   tcp::acceptor acceptor_;
   boost::asio::steady_timer pause_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{shared_->io.get_executor()};
+  std::shared_ptr<boost::asio::ssl::context> context_;
+  int generation_ = 0;  // of its certificates
   std::atomic<bool> closed_{false};
   int port_ = 0;
   std::vector<std::thread> threads_;

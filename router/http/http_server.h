@@ -8,12 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/tls.h"
 #include "router/http/http_exchange.h"
 
 namespace sluice {
 
 struct HttpOptions {
-  std::string listen;  // host:port, port 0 takes a free one; empty: no HTTP
+  std::string listen;        // host:port, port 0 takes a free one; empty: no HTTP
+  std::shared_ptr<Tls> tls;  // null: none
   int threads = 2;
   int max_connections = 16384;
   size_t max_body_bytes = 16 << 20;

@@ -1,4 +1,4 @@
-// Role: the bytes of one connection. Why abstract: TCP today; TLS is another one of these. Threads: on its
+// Role: the bytes of one connection. Why abstract: TCP, or TLS over it. Threads: on its
 // executor.
 #pragma once
 
@@ -6,6 +6,7 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <functional>
 #include <memory>
 
@@ -26,5 +27,7 @@ class HttpStream {
 };
 
 std::unique_ptr<HttpStream> NewTcpStream(boost::asio::ip::tcp::socket socket);
+std::unique_ptr<HttpStream> NewTlsStream(boost::asio::ip::tcp::socket socket,
+                                         std::shared_ptr<boost::asio::ssl::context> context);
 
 }  // namespace sluice
