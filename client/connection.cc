@@ -18,6 +18,7 @@ namespace {
 constexpr int kMaxReplyBytes = 64 << 20;  // a session's whole text
 constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
 constexpr absl::Duration kProbe = absl::Seconds(2);
+constexpr char kCredentials[] = "Credentials";
 constexpr char kServing = 1;  // HealthCheckResponse.ServingStatus
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Tls* tls,
@@ -48,23 +49,37 @@ bool IsServing(const grpc::ByteBuffer& reply) {
   return bytes.size() == 2 && bytes[0] == 0x08 && bytes[1] == kServing;
 }
 
-}  // namespace
-
-void AddCredentialFlags(CLI::App* app, Credentials* credentials) {
-  static constexpr char kGroup[] = "Credentials";
+void AddTlsFlags(CLI::App* app, TlsFiles* files) {
   const auto file = [app](const char* flag, TlsFile* out, const char* help, const char* env) {
     out->flag = flag;
-    AddOptionalFlag(app, flag, out->path, help, env, kGroup);
+    AddOptionalFlag(app, flag, out->path, help, env, kCredentials);
   };
-  file("--tls-ca", &credentials->tls.ca,
+  file("--tls-ca", &files->ca,
        "TLS, with a router whose certificate is of this CA, PEM; \"system\": of one this machine trusts",
        "SLUICE_TLS_CA");
-  file("--tls-cert", &credentials->tls.cert, "own certificate, for a router that asks for one, PEM",
+  file("--tls-cert", &files->cert, "own certificate, for a router that asks for one, PEM",
        "SLUICE_CLIENT_TLS_CERT");
-  file("--tls-key", &credentials->tls.key, "its key, PEM", "SLUICE_CLIENT_TLS_KEY");
+  file("--tls-key", &files->key, "its key, PEM", "SLUICE_CLIENT_TLS_KEY");
+}
+
+}  // namespace
+
+void AddAdminKeyFlag(CLI::App* app, std::string* key) {
+  AddOptionalFlag(app, "--admin-key", *key,
+                  "an operator's key; others see it here: rather set SLUICE_ADMIN_KEY", "SLUICE_ADMIN_KEY",
+                  kCredentials);
+}
+
+void AddOperatorFlags(CLI::App* app, Credentials* credentials) {
+  AddTlsFlags(app, &credentials->tls);
+  AddAdminKeyFlag(app, &credentials->api_key);
+}
+
+void AddCredentialFlags(CLI::App* app, Credentials* credentials) {
+  AddTlsFlags(app, &credentials->tls);
   AddOptionalFlag(app, "--api-key", credentials->api_key,
                   "key of a router that asks for one; others see it here: rather set SLUICE_API_KEY",
-                  "SLUICE_API_KEY", kGroup);
+                  "SLUICE_API_KEY", kCredentials);
 }
 
 void AddConnectionFlags(CLI::App* app, ConnectionOptions* options) {

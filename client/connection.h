@@ -26,6 +26,9 @@ struct Credentials {
 };
 // --tls-ca, --tls-cert, --tls-key, --api-key
 void AddCredentialFlags(CLI::App* app, Credentials* credentials);
+// Of the admin port: --admin-key in the place of --api-key.
+void AddOperatorFlags(CLI::App* app, Credentials* credentials);
+void AddAdminKeyFlag(CLI::App* app, std::string* key);
 
 struct ConnectionOptions {
   std::string router = "127.0.0.1:7100";

@@ -233,9 +233,7 @@ Command AddDoctor(CLI::App* parent) {
                                 "SLUICE_ROUTER", "Checks");
   AddOptionalFlag(app, "--admin", options->admin,
                   "router's admin address (default: two ports above --router)", "SLUICE_ADMIN", "Checks");
-  AddOptionalFlag(app, "--admin-key", options->admin_key,
-                  "an operator's key; others see it here: rather set SLUICE_ADMIN_KEY", "SLUICE_ADMIN_KEY",
-                  "Credentials");
+  AddAdminKeyFlag(app, &options->admin_key);
   AddCredentialFlags(app, &options->credentials);
   app->footer(
       "Each line is ok, warn or fail, and says what to do; any fail makes the exit code 1.\n"

@@ -18,6 +18,7 @@ namespace {
 struct Options {
   std::string router = ConnectionOptions().router, admin;
   double timeout_seconds = 10;
+  Credentials credentials;
   std::string worker;
   double deadline_seconds = 60;
 };
@@ -119,6 +120,7 @@ Command AddWorkers(CLI::App* parent) {
     AddFlag(command, "--timeout", options->timeout_seconds, "deadline of each call [seconds]",
             "SLUICE_TIMEOUT", "Connection")
         ->check(RealRange(0.001, 1e6));
+    AddOperatorFlags(command, &options->credentials);
     return command;
   };
   auto with_worker = [&](CLI::App* command) {
@@ -135,9 +137,10 @@ Command AddWorkers(CLI::App* parent) {
   app->footer("Example:\n  sluice workers drain prefill-1 --deadline 300");
   return {app, [options, run](const Console& console) -> absl::StatusOr<int> {
             Interrupts interrupts;
-            SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection,
-                                    Connection::Open(AdminAddress(*options), "--admin",
-                                                     absl::Seconds(options->timeout_seconds), &interrupts));
+            SLUICE_ASSIGN_OR_RETURN(
+                std::unique_ptr<Connection> connection,
+                Connection::Open(AdminAddress(*options), "--admin", absl::Seconds(options->timeout_seconds),
+                                 &interrupts, options->credentials));
             std::unique_ptr<v1::Admin::Stub> stub = v1::Admin::NewStub(connection->channel());
             return (*run)(*options, *connection, stub.get(), console);
           }};

@@ -137,7 +137,6 @@ absl::Status FinishPlan(const ServedModel& model, const Request& request, const 
   if (request.slo().on_pressure() == v1::Slo::LOWER_BUDGET && session == nullptr) {
     plan->lower_gates = LowerGates(spec, context, plan->gates);
   }
-  if (LeavesPrefix(*plan)) plan->prefix = PrefixHashes(kOwner, plan->prompt_ids);
   if (session != nullptr) {
     remembered.preset = session->path.empty() ? spec.preset : preset;
     if (plan->gates.history == HistoryKind::kEvict) remembered.gates = plan->gates;
@@ -287,6 +286,13 @@ uint64_t ChoiceSeed(uint64_t seed, int choice) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
+}
+
+void SetOwner(const std::string& owner, RequestPlan* plan) {
+  plan->owner = owner;
+  // No owner's name holds a line feed.
+  if (LeavesPrefix(*plan))
+    plan->prefix = PrefixHashes(absl::StrCat(owner, "\n", plan->cache_salt), plan->prompt_ids);
 }
 
 v1::Sampling EffectiveSampling(const RequestPlan& plan) {

@@ -38,7 +38,7 @@ struct PlannedTurn {
 
 struct RequestPlan {
   std::string request_id;  // the router's own
-  std::string owner;       // whose it is; the run's to set
+  std::string owner;       // SetOwner's
   std::string cache_salt;  // with owner: whose KV it may stand on
   std::vector<int32_t> prompt_ids;
   int turn_tokens = 0;
@@ -84,6 +84,9 @@ RouteQuery RouteQueryOf(const RequestPlan& plan);
 
 // The gates' own figures, and the budget that was asked for.
 v1::CompressionReport ReportOf(const RequestPlan& plan);
+
+// Whose the request is: with its salt, the partition that its prefix is known in.
+void SetOwner(const std::string& owner, RequestPlan* plan);
 
 // As Started reports them.
 v1::Sampling EffectiveSampling(const RequestPlan& plan);

@@ -48,6 +48,7 @@ void RequestRun::Plan(Planner planner) {
     SLUICE_ASSIGN_OR_RETURN(SessionState state, session_.Enter(caller_.owner(), ref));
     return planner.plan(&state);
   }();
+  if (plan.ok()) SetOwner(caller_.owner(), &*plan);
   strand_.Post([self = shared_from_this(), plan = std::move(plan)]() mutable {
     if (self->delivery_.ended()) return;
     if (self->early_end_.has_value()) return self->delivery_.Finish(*self->early_end_);
@@ -58,7 +59,6 @@ void RequestRun::Plan(Planner planner) {
 
 void RequestRun::Begin(RequestPlan plan) {
   plan_ = std::move(plan);
-  plan_.owner = caller_.owner();
   caller_.SpendTokens(static_cast<int64_t>(plan_.prompt_ids.size()));
   absl::StatusOr<StopMatcher> stops = StopMatcher::Create(plan_.stop);
   if (!stops.ok()) return delivery_.Finish(stops.status());
