@@ -79,7 +79,9 @@ const std::vector<std::string> kRouterOnly = {"sluice_requests_total",
                                               "sluice_session_turns_total",
                                               "sluice_sessions",
                                               "sluice_worker_state",
-                                              "sluice_slow_client_total"};
+                                              "sluice_slow_client_total",
+                                              "sluice_admission_refused_total",
+                                              "sluice_slo_budget_lowered_total"};
 const std::vector<std::string> kPrefillOnly = {"sluice_prefill_seconds",
                                                "sluice_kv_transfer_seconds",
                                                "sluice_kv_transfer_exposed_seconds",
