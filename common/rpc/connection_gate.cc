@@ -126,7 +126,6 @@ absl::Status ConnectionGate::Bind(const std::string& address) {
 ConnectionGate::~ConnectionGate() {
   Stop();
   for (const auto& [copy, host] : host_of_) close(copy);
-  for (int fd : listeners_) close(fd);
   if (stop_ >= 0) close(stop_);
   if (epoll_ >= 0) close(epoll_);
 }
@@ -140,6 +139,8 @@ void ConnectionGate::Stop() {
   const uint64_t one = 1;
   if (write(stop_, &one, sizeof(one)) != sizeof(one)) return;  // it has been told
   thread_.Join();
+  for (int fd : listeners_) close(fd);
+  listeners_.clear();
 }
 
 void ConnectionGate::Run() {

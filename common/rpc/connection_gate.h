@@ -39,7 +39,7 @@ class ConnectionGate {
   int port() const { return port_; }
   // Once.
   void Start(Accepted accepted);
-  // No new connections; `accepted` is not called any more. Idempotent.
+  // No new connections, the port is free; `accepted` is not called any more. Idempotent.
   void Stop();
 
   int open() const { return open_; }
