@@ -170,11 +170,11 @@ TEST(TopCommandTest, NobodyAnswersSaysWhatToDo) {
 }
 
 TEST(TopCommandTest, OnATerminalItDrawsOverItselfUntilCtrlC) {
+  ClientRun run;  // before the servers: their threads block the signal, too
+  run.out_tty = true;
   Servers servers;
   const std::string page =
       absl::StrCat("127.0.0.1:", *servers.router_registry.Serve("127.0.0.1:0", "--metrics-listen"));
-  ClientRun run;
-  run.out_tty = true;
   std::thread stop([&] {
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
     const auto blocks = [&] {
