@@ -165,7 +165,7 @@ TEST_F(BenchCluster, CtrlCLeavesNothingBehind) {
 TEST_F(BenchCluster, WhatTheModelCannotReadIsRefusedBeforeTheLoad) {
   EXPECT_EQ(Bench({"--prompt-tokens", "40000"}), 1);
   EXPECT_THAT(run.err(), HasSubstr("--prompt-tokens 40000"));
-  EXPECT_THAT(run.err(), HasSubstr("needle-14m reads 32768"));
+  EXPECT_THAT(run.err(), HasSubstr("the model reads 32768"));
 }
 
 }  // namespace
