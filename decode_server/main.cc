@@ -119,7 +119,8 @@ absl::Status Serve(Options options) {
     ExitHung("decode", hung);
   at_once.emplace("decode stopped by a second signal", 1, absl::Seconds(1));
   metrics.ready.Set(0);
-  StopServing("decode", options.worker, &routers, server.get(), [&] { receive_loop.Stop(); });
+  StopServing("decode", options.worker, &routers, server.get());
+  receive_loop.Stop();
   decode_loop.Stop();
   return absl::OkStatus();
 }

@@ -58,7 +58,7 @@ ReceiveLoop::ReceiveLoop(HandoffReceiverOptions options, std::unique_ptr<KvTrans
 ReceiveLoop::~ReceiveLoop() { Stop(); }
 
 void ReceiveLoop::AddStream(PeerId peer, std::shared_ptr<HandoffStream> stream) {
-  if (!inbox_.TryPush(NewStream{peer, stream})) stream->Close();
+  inbox_.TryPush(NewStream{peer, std::move(stream)});
 }
 void ReceiveLoop::Post(StreamEvent event) { inbox_.TryPush(std::move(event)); }
 void ReceiveLoop::Cancel(std::shared_ptr<Generation> generation) {
@@ -66,8 +66,8 @@ void ReceiveLoop::Cancel(std::shared_ptr<Generation> generation) {
 }
 
 void ReceiveLoop::Stop() {
-  inbox_.Close();
   stopping_ = true;
+  inbox_.Close();
   thread_.Join();
 }
 
@@ -86,7 +86,6 @@ void ReceiveLoop::Run() {
       published = now;
     }
   }
-  for (Event& event : inbox_.PopAll(absl::ZeroDuration())) Handle(std::move(event));
   // Peers end their attempts when their streams go.
   for (auto& [peer, stream] : streams_) {
     receiver_.OnPeerLost(peer, clock_->Now());

@@ -34,7 +34,6 @@ class ReceiveLoop final : public ReceiverHost {
               const Clock* clock, DecodeMetrics* metrics, KvTransferMetrics* transfer_metrics);
   ~ReceiveLoop() override;
 
-  // A loop that has stopped closes it.
   void AddStream(PeerId peer, std::shared_ptr<HandoffStream> stream);
   void Post(StreamEvent event);
   // The client went away: ends the attempt wherever it is.

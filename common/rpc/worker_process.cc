@@ -154,13 +154,11 @@ absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup&
   return absl::OkStatus();
 }
 
-void StopServing(const char* role, const WorkerOptions& options, RouterLinks* routers, RpcServer* server,
-                 const std::function<void()>& close_streams) {
+void StopServing(const char* role, const WorkerOptions& options, RouterLinks* routers, RpcServer* server) {
   const absl::Time until = absl::Now() + absl::Seconds(options.stop_seconds);
   const int left = routers->Drain(until - absl::Now());
   spdlog::info("{} stopping requests={}", role, left);
   routers->Stop();
-  if (close_streams != nullptr) close_streams();
   server->Stop(std::max(until - absl::Now(), absl::ZeroDuration()));
 }
 

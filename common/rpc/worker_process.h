@@ -3,7 +3,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -75,10 +74,8 @@ std::string DialAddress(const WorkerOptions& options, int port);
 // Waits for SIGINT or SIGTERM. DeadlineExceeded: a device has not answered for --device-timeout.
 absl::Status WaitForStopSignal(const WorkerOptions& options, const BackendGroup& group);
 // The end that a signal asks for, within --stop-timeout: no new requests, those under way to their end, then
-// the routers forget this worker, close_streams ends the streams that do not end by themselves, and the
-// server stops.
-void StopServing(const char* role, const WorkerOptions& options, RouterLinks* routers, RpcServer* server,
-                 const std::function<void()>& close_streams = nullptr);
+// the routers forget this worker and its server stops.
+void StopServing(const char* role, const WorkerOptions& options, RouterLinks* routers, RpcServer* server);
 // Ends the process at once: threads that wait for a device cannot be joined. Its lease lapses, its peers see
 // their connections end.
 [[noreturn]] void ExitHung(const char* role, const absl::Status& why);
