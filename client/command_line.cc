@@ -18,9 +18,8 @@ int RunCommandLine(int argc, const char* const* argv, const Console& console) {
       "  sluice doctor\n"
       "Exit codes: 0 ok, 1 failure, 2 usage, 130 interrupted.");
   std::vector<Command> commands;
-  for (auto add :
-       {AddUp, AddChat, AddComplete, AddBench, AddSessions, AddWorkers, AddMethods, AddTop, AddKeys,
-        AddDoctor}) {
+  for (auto add : {AddUp, AddChat, AddComplete, AddBench, AddSessions, AddWorkers, AddMethods, AddTop,
+                   AddKeys, AddDoctor}) {
     commands.push_back(add(&app));
   }
   try {
